@@ -317,7 +317,7 @@ def test_a_stream_that_is_not_there_any_more_keeps_the_place_until_it_is() -> No
     reader.subscribe("t", qos=1, packet_id=901)
     world.named = {"other": "other/#"}
     world.crash()
-    assert any("stream 'plant' is not configured" in line for line in world.log)
+    assert any("stream 'plant' is no longer configured" in line for line in world.log)
     reader = back(world)
     world.connect("p").send(Publish("t", b"x", 1, 1))
     assert [packet.payload for packet in messages(reader.take())] == [b"x"]

@@ -708,7 +708,12 @@ def test_a_client_of_5_0_is_told_in_time_that_its_acknowledgement_waits_for_a_fu
         ]
         assert client.is_closed()
     assert not any(client.is_closed() for client in (three, idle, reader))
-    assert len([line for line in world.log if "wait for a full disk" in line]) == 2
+    assert (
+        len(
+            [line for line in world.log if "disk full, its acknowledgements cannot be sent" in line]
+        )
+        == 2
+    )
     # Back again, it is refused at once: nothing is before it.
     again = world.connect("again")
     assert again.send(Publish("t", b"x", 1, 1)) == [PubAck(1, 0x97)]

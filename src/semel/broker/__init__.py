@@ -1,1 +1,1 @@
-"""The server: it takes connections, routes messages and keeps what sessions are owed."""
+"""The server: accepts connections, routes messages, and queues them for sessions."""

@@ -1,13 +1,13 @@
-"""Fair eviction: which address has the most of something that is bounded.
+"""Fair eviction: counts entries per address, and chooses which one to evict.
 
-When a bound is reached, the address that has the most loses its oldest entry: a flood from one
-address evicts its own entries, and not those of others.
+When a bound is reached, the address with the most entries loses its oldest one, so that a flood
+from one address evicts its own entries, and not those of others.
 """
 
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Final, final
 
-# One subscriber line gets a network of this size, and may use any address in it.
+# A subscriber line usually gets a network of this size, and may use any address in it.
 _IPV6_PREFIX: Final = 64
 
 # A client identifier, or the number of a connection.
@@ -15,7 +15,7 @@ Key = str | int
 
 
 def address_of(peer: str) -> str:
-    """The address that a peer `host:port` counts for; for IPv6 its /64 network."""
+    """The address to which a peer `host:port` is attributed; for IPv6 its /64 network."""
     host = peer.rpartition(":")[0]
     try:
         address = ip_address(host)
@@ -31,7 +31,7 @@ def address_of(peer: str) -> str:
 
 @final
 class Share:
-    """What one address has: its weight, and its entries that may be evicted, the oldest first."""
+    """The entries of one address: their total weight, and the evictable ones, oldest first."""
 
     weight: int
     evictable: Final[dict[Key, None]]
@@ -43,12 +43,12 @@ class Share:
 
 @final
 class AddressShares:
-    """What all addresses have. Not everything that is counted is evictable."""
+    """The entries of all addresses. Not all counted entries are evictable."""
 
     weight: int
     _evictable: Final[dict[Key, None]]
     _shares: Final[dict[str, Share]]
-    # The address that has the most, as far as is known.
+    # An estimate of the heaviest address; `next_to_evict` corrects it if it is below the average.
     _heaviest: Share
 
     def __init__(self) -> None:
@@ -71,18 +71,18 @@ class AddressShares:
             del self._shares[address]
 
     def make_evictable(self, key: Key, address: str) -> None:
-        """This may be evicted, after all others."""
+        """Allow the eviction of an entry, after all others."""
         self._evictable[key] = None
         self._shares[address].evictable[key] = None
 
     def protect(self, key: Key, address: str) -> None:
-        """This may not be evicted any more."""
+        """Do not evict this entry."""
         if key in self._evictable:
             del self._evictable[key]
             del self._shares[address].evictable[key]
 
     def evictable_keys(self) -> list[Key]:
-        """All evictable entries, the oldest first."""
+        """All evictable entries, oldest first."""
         return list(self._evictable)
 
     def has_evictable(self) -> bool:
@@ -90,8 +90,8 @@ class AddressShares:
         return bool(self._evictable)
 
     def next_to_evict(self) -> Key | None:
-        """The oldest of the address that has the most, or of all if that has none."""
-        # With less than the average it cannot have the most any more.
+        """The oldest evictable entry of the heaviest address, or of all if that has none."""
+        # An address below the average cannot be the heaviest.
         if self._heaviest.weight * len(self._shares) < self.weight:
             for share in self._shares.values():
                 if share.weight > self._heaviest.weight:

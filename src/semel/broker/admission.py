@@ -1,7 +1,7 @@
-"""Whether a CONNECT is accepted, and on what terms.
+"""Decides whether a CONNECT is accepted, and on what terms.
 
     CONNECT ─▶ decide_connect ─┬─▶ ConnectRefused      CONNACK with a reason code, then closed
-                               ├─▶ ConnectAccepted     the terms, which CONNACK tells the client
+                               ├─▶ ConnectAccepted     the terms, which CONNACK announces
     AUTH ─────▶ decide_step ───┴─▶ ConnectChallenged   AUTH 0x18: the authentication continues
 
 This module decides and changes nothing: `Connecting` applies the decision. The limits in CONNACK
@@ -50,7 +50,7 @@ from semel.mqtt.topics import check_levels
 from semel.mqtt.violation import Violation
 from semel.mqtt.wire import MAXIMUM_TWO_BYTES
 
-# [3.1.1 §3.2.2.3] the return code of 3.1.1 for a reason code of 5.0; any other means 5.
+# [3.1.1 §3.2.2.3] The return code of 3.1.1 for a reason code of 5.0; for any other code it is 5.
 _RETURN_CODES: Final = {
     UNSUPPORTED_PROTOCOL_VERSION: REFUSED_PROTOCOL_VERSION,
     CLIENT_IDENTIFIER_NOT_VALID: REFUSED_IDENTIFIER_REJECTED,
@@ -63,10 +63,10 @@ _RETURN_CODES: Final = {
 
 @final
 class ConnectRefused:
-    """The client gets `connack` and is closed. `reason` is a code of 5.0 for every version."""
+    """Send `connack`, then close the connection. `reason` is a 5.0 code, whatever the version."""
 
     reason: Final[int]
-    # A sentence, where the code alone does not say enough.
+    # An explanation, if the code alone is not specific enough.
     detail: Final[str | None]
     connack: Final[ConnAck]
 
@@ -78,7 +78,7 @@ class ConnectRefused:
 
 @final
 class ConnectChallenged:
-    """Not decided yet: `auth` asks the client for more data."""
+    """Not decided yet: send `auth`, which asks the client for more data."""
 
     authentication: Final[ServerAuthentication]
     auth: Final[Auth]
@@ -90,13 +90,13 @@ class ConnectChallenged:
 
 @final
 class ConnectAccepted:
-    """The terms of a connection, of which `properties` inform the client."""
+    """The terms of an accepted connection; `properties` announces them to the client."""
 
     client_id: Final[str]
-    # Seconds that the session outlives the connection, and seconds that the client may be silent.
+    # In seconds: how long the session outlives the connection, and the Keep Alive.
     expiry_interval: Final[int]
     keep_alive: Final[int]
-    # QoS 1 and 2 messages sent to it before it acknowledges any.
+    # How many QoS 1 and 2 messages may be sent to the client without an acknowledgement.
     receive_maximum: Final[int]
     properties: Final[Properties]
     # For re-authentication.
@@ -144,7 +144,7 @@ class Admission:
         shares: SessionShares,
         memory: Memory,
     ) -> None:
-        """`known_client_ids` are those of all current sessions; `shares` knows the idle ones."""
+        """`known_client_ids` has a client identifier for each session; `shares` knows idle ones."""
         self._settings = settings
         self._authority = authority
         self._new_client_id = new_client_id
@@ -153,7 +153,7 @@ class Admission:
         self._memory = memory
 
     def decide_connect(self, packet: Connect, peer: str, connections: int) -> ConnectDecision:
-        """Decide about a CONNECT. `connections` counts those that are connected, and this one."""
+        """Decide about a CONNECT. `connections` is the number of clients, including this one."""
         settings = self._settings
         if connections > settings.maximum_connections:
             return self._refuse_connection(packet)
@@ -166,7 +166,7 @@ class Admission:
         reason = self._authority.connect(packet, peer)
         if reason != SUCCESS:
             return refuse_connect(packet, reason)
-        # After the Authority, so that no stranger learns which sessions exist.
+        # After the Authority, so that an unauthorized client cannot learn which sessions exist.
         if self._memory.is_short and packet.client_id not in self._known_client_ids:
             return refuse_connect(packet, SERVER_BUSY, "the server is short of memory")
         if self._is_full_for(packet):
@@ -200,7 +200,7 @@ class Admission:
         return refuse_connect(packet, step.reason, step.reason_string)
 
     def _is_full_for(self, packet: Connect) -> bool:
-        """Whether this client would begin a session for which there is no room."""
+        """Whether the client needs a new session, and no idle one can be discarded for it."""
         if len(self._known_client_ids) < self._settings.maximum_sessions or self._shares.has_idle():
             return False
         return packet.client_id not in self._known_client_ids
@@ -249,7 +249,7 @@ class Admission:
     def _with_response_information(
         self, packet: Connect, client_id: str, properties: Properties
     ) -> Properties:
-        """[MQTT-3.1.2-28] only for a client that asks, and only if it fits."""
+        """Add Response Information if the client asked for it [MQTT-3.1.2-28] and it fits."""
         prefix = self._settings.response_topic_prefix
         if prefix is None or packet.properties.request_response_information != 1:
             return properties
@@ -258,14 +258,14 @@ class Admission:
         return extended if _fits(ConnAck(properties=extended), packet) else properties
 
     def _assigned_id(self) -> str:
-        """[MQTT-3.2.2-16] an identifier that no session has."""
+        """A client identifier that no session has [MQTT-3.2.2-16]."""
         while True:
             client_id = self._new_client_id()
             if client_id not in self._known_client_ids:
                 return client_id
 
     def _keep_alive(self, packet: Connect) -> int:
-        """The client's Keep Alive, or ours [3.2.2.3.14]; 3.1.1 cannot change it."""
+        """The client's Keep Alive, or the Server Keep Alive [3.2.2.3.14], which 3.1.1 lacks."""
         requested = packet.keep_alive
         maximum = self._settings.maximum_keep_alive
         if packet.version == MQTT311 or maximum == 0 or maximum == MAXIMUM_TWO_BYTES:
@@ -274,7 +274,7 @@ class Admission:
 
 
 def requested_expiry(packet: Connect) -> int:
-    """How long the client wants its session kept [3.1.2.11.2]; in 3.1.1 forever or not at all."""
+    """The requested Session Expiry Interval [3.1.2.11.2]; in 3.1.1 it is either 0 or forever."""
     if packet.version == MQTT311:
         return 0 if packet.clean_start else NEVER_EXPIRES
     return packet.properties.session_expiry_interval or 0
@@ -288,10 +288,10 @@ def next_auth(method: str, step: Challenge | Granted) -> Auth:
 
 
 def response_topic(prefix: str, client_id: str) -> str | None:
-    """The topic on which this client receives responses [3.2.2.3.15], None if it cannot have one.
+    """The topic for responses to this client [3.2.2.3.15], None if it cannot have one.
 
-    With a wildcard in the client identifier it would be no topic name; with a slash it could be
-    the topic of another client.
+    A wildcard in the client identifier would make the topic name invalid; with a slash it could
+    be the topic of another client.
     """
     if "+" in client_id or "#" in client_id or "/" in client_id:
         return None
@@ -300,15 +300,15 @@ def response_topic(prefix: str, client_id: str) -> str | None:
 
 
 def refuse_connect(packet: Connect, reason: int, detail: str | None = None) -> ConnectRefused:
-    """The refusal of a CONNECT, with the CONNACK of its version."""
+    """Refuse a CONNECT, with a CONNACK of its version."""
     if reason not in REASONS_5[CONNACK]:
-        # The Authority returned a code that CONNACK does not have.
+        # The Authority returned a code that is not defined for CONNACK.
         reason = UNSPECIFIED_ERROR
     if packet.version == MQTT311:
         return ConnectRefused(
             reason, detail, ConnAck(_RETURN_CODES.get(reason, REFUSED_NOT_AUTHORIZED))
         )
-    # [MQTT-3.1.2-29] in CONNACK whether or not the client asked for Problem Information
+    # [MQTT-3.1.2-29] CONNACK may have a Reason String even without Request Problem Information
     connack = ConnAck(reason, properties=Properties(reason_string=detail))
     # [MQTT-3.2.2-19]
     if not _fits(connack, packet):
@@ -317,13 +317,13 @@ def refuse_connect(packet: Connect, reason: int, detail: str | None = None) -> C
 
 
 def refuse_for_violation(packet: Connect, violation: Violation) -> ConnectRefused:
-    """The refusal of a CONNECT whose client broke a rule before it was accepted."""
-    # [MQTT-3.1.2-30] a packet with a code that CONNACK does not have is not allowed here anyway
+    """Refuse a CONNECT whose client broke a rule while it authenticated."""
+    # [MQTT-3.1.2-30] packets whose rules have other codes than CONNACK are not allowed here anyway
     return refuse_connect(packet, _code_of(violation, PROTOCOL_ERROR), violation.rule.name)
 
 
 def _code_of(violation: Violation, default: int) -> int:
-    """The code of the rule, or the default if CONNACK does not have it."""
+    """The reason code of the rule, or the default if it is not defined for CONNACK."""
     reason = violation.rule.reason
     return reason if reason in REASONS_5[CONNACK] else default
 
@@ -335,15 +335,15 @@ def _fits(connack: ConnAck, packet: Connect) -> bool:
 
 
 def answer_to_broken_connect(violation: Violation) -> bytes:
-    """The encoded CONNACK for a malformed CONNECT, or nothing if its version has none.
+    """The bytes of the CONNACK for a malformed CONNECT; empty if it gets no answer.
 
-    3.1.1 has one for an unknown protocol level [MQTT-3.1.2-2] and one for a client identifier
-    [MQTT-3.1.3-8]. Everything else that is malformed in 3.1.1 [MQTT-3.1.4-1], or before the level
-    could be read, gets no answer. There is no Reason String, because the client's Maximum Packet
-    Size is unknown.
+    3.1.1 has a return code for an unknown protocol level [MQTT-3.1.2-2] and for an invalid client
+    identifier [MQTT-3.1.3-8]. Any other malformed CONNECT of 3.1.1 [MQTT-3.1.4-1], or one whose
+    level cannot be read, gets no answer. There is no Reason String, because the client's Maximum
+    Packet Size is unknown.
     """
     if violation.version == MQTT5:
-        # [2.2.2.2] a property whose own code CONNACK does not have has no place in CONNECT
+        # [2.2.2.2] such a code belongs to a property that CONNECT must not have: malformed
         return encode(ConnAck(_code_of(violation, MALFORMED_PACKET)), MQTT5)
     if violation.rule.return_code:
         return encode(ConnAck(violation.rule.return_code), MQTT311)

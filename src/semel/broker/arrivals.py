@@ -1,14 +1,14 @@
 """Limits for connections without a CONNECT, and for incomplete packets.
 
-Both cost their sender next to nothing. Each has a timeout, and all together are bounded by number
-and by bytes. Beyond a bound, the address that has the most loses its oldest, so that a client that
-opens sockets or begins packets by the thousand shuts out itself only.
+Both cost their sender almost nothing. Each has a timeout, and their total is bounded by number and
+by bytes. Beyond a bound, the address with the most of them loses its oldest one, so that a client
+that opens thousands of sockets, or begins thousands of packets, only harms itself.
 
     opened ─▶ admitted ─▶ leaving ─▶ lost     the life of a connection; steps may be missing
     received                                  bytes arrived, and complete packets were processed
 
-A packet has `packet_timeout` from its first byte, and one second more for each KiB that it
-announces: a line with 8 kbit per second is fast enough for a packet of any size.
+A packet may take `packet_timeout` from its first byte, and one second more for each KiB that it
+announces: a line of 8 kbit per second is fast enough for a packet of any size.
 """
 
 from collections.abc import Callable
@@ -20,10 +20,10 @@ from semel.broker.settings import BrokerSettings
 from semel.broker.throttled_log import ThrottledLog
 from semel.mqtt.reasons import QUOTA_EXCEEDED
 
-# Bytes per second at which a packet has to arrive.
+# Bytes per second at which a packet must arrive.
 MINIMUM_RATE: Final = 1024
 
-# Closes a connection: with this reason code, now, and this Reason String.
+# Closes a connection: (connection, reason code, now, Reason String).
 Disconnect = Callable[[Connection, int, float, str], None]
 
 
@@ -31,7 +31,7 @@ Disconnect = Callable[[Connection, int, float, str], None]
 class Arrivals:
     """Bounds connections that are not connected yet, and incomplete packets."""
 
-    # Connections whose CONNECT was accepted.
+    # The number of connections whose CONNECT was accepted.
     connected: int
     _maximum_unconnected: Final[int]
     _maximum_unfinished: Final[int]
@@ -50,7 +50,7 @@ class Arrivals:
         disconnect: Disconnect,
         log: Callable[[str], None],
     ) -> None:
-        """`connections` are all current ones."""
+        """`connections` are all open connections, by number."""
         self.connected = 0
         self._maximum_unconnected = settings.maximum_unconnected
         self._maximum_unfinished = max(
@@ -64,7 +64,7 @@ class Arrivals:
         self._closed = ThrottledLog(log)
 
     def opened(self, connection: Connection, now: float) -> None:
-        """A connection was made. If there are too many, another is closed."""
+        """Count a new connection. If there are too many, close one."""
         connection.is_unconnected = True
         self._unconnected.count(connection.address, 1)
         self._unconnected.make_evictable(connection.number, connection.address)
@@ -73,13 +73,13 @@ class Arrivals:
             self._close(self._unconnected, f"it had not connected yet: {bound}", now)
 
     def admitted(self, connection: Connection) -> None:
-        """Its CONNECT was accepted."""
+        """The CONNECT of the connection was accepted."""
         self._stop_counting_unconnected(connection)
         connection.is_admitted = True
         self.connected += 1
 
     def received(self, connection: Connection, now: float) -> None:
-        """Bytes arrived: the rest in the decoder is the beginning of a packet."""
+        """Bytes arrived. What remains in the decoder is an incomplete packet."""
         size = connection.decoder.unfinished
         if not size and not connection.unfinished:
             return
@@ -89,7 +89,7 @@ class Arrivals:
             self._close(self._unfinished, f"its packet was not complete: {bound}", now)
 
     def leaving(self, connection: Connection, now: float) -> None:
-        """It is closing: its incomplete packet is dropped."""
+        """The connection is closing: discard its incomplete packet."""
         self._stop_counting_unconnected(connection)
         self._count_unfinished(connection, 0, now)
         connection.decoder.give_up()
@@ -108,7 +108,7 @@ class Arrivals:
             assert isinstance(number, int)
             connection = self._connections[number]
             if not connection.may_be_read:
-                # A connection that is not read from is not slow.
+                # A client is not slow while the broker does not read from it.
                 connection.begun_at = now
             allowed = self._packet_timeout + connection.decoder.needed / MINIMUM_RATE
             if now >= connection.begun_at + allowed:

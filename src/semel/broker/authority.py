@@ -1,21 +1,21 @@
 """The hook that allows or refuses every action of a client.
 
-The broker asks the `Authority` whether a client may connect, publish (its will, too), subscribe and
-receive. The default allows everything; a subclass can consult a password file and a list of rights.
+The broker asks the `Authority` whether a client may connect, publish (including its will),
+subscribe and receive. The default allows everything; a subclass can check passwords and rights.
 
 Enhanced authentication [4.12] is a `ServerAuthentication` that the Authority makes for one
 connection:
 
     CONNECT with a method ─▶ Authority.begin_authentication ─▶ ServerAuthentication
         its data ─▶ start ─┐
-    AUTH 0x18    ─▶ answer ┴─▶ Challenge   AUTH 0x18 with data, and the client owes an answer
-                               Granted     CONNACK 0, or AUTH 0x00 to a client that was connected
+    AUTH 0x18    ─▶ answer ┴─▶ Challenge   AUTH 0x18 with data, which the client must answer
+                               Granted     CONNACK 0, or AUTH 0x00 to a connected client
                                Denied      CONNACK or DISCONNECT with the code, then closed
-    AUTH 0x19    ─▶ start      the client authenticates again while it is connected
+    AUTH 0x19    ─▶ start      a connected client re-authenticates
 
-The broker checks the order of packets; a subclass only decides about the data. It is called on the
-broker's loop, where no other client is served meanwhile: it has to return at once. An exception in
-it closes the connection that it is for.
+The broker checks the order of packets; a subclass only decides about the data. Its methods run on
+the broker's event loop and must not block: no other client is served meanwhile. An exception closes
+the connection for which the method was called.
 """
 
 from typing import Final, final
@@ -31,7 +31,7 @@ from semel.mqtt.violation import Violation
 
 @final
 class Challenge:
-    """Not decided yet: the client gets `data` and has to answer."""
+    """Not decided yet: the client gets `data` and must answer."""
 
     data: Final[bytes | None]
 
@@ -60,7 +60,7 @@ class Denied:
 
     def __init__(self, reason: int = NOT_AUTHORIZED, reason_string: str | None = None) -> None:
         if reason == SUCCESS or reason not in REASONS_5[CONNACK]:
-            raise ValueError(f"CONNACK refuses with no code 0x{reason:02x}")
+            raise ValueError(f"0x{reason:02x} is not a reason code with which CONNACK can refuse")
         try:
             Properties(reason_string=reason_string)
         except Violation as violation:
@@ -73,7 +73,7 @@ Step = Challenge | Granted | Denied
 
 
 def _check_data(data: bytes | None) -> None:
-    # A ValueError, because a Violation would blame the client.
+    # ValueError, because a Violation would be reported as a mistake of the client.
     try:
         Properties(authentication_data=data)
     except Violation as violation:
@@ -82,20 +82,20 @@ def _check_data(data: bytes | None) -> None:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ServerAuthentication:
-    """The enhanced authentication of one connection, to be subclassed.
+    """The enhanced authentication of one connection. Subclass it, and override all methods.
 
-    No ABC, because a compiled one does not notice a method that a subclass lacks.
+    It is not an ABC, because a compiled ABC does not detect missing methods.
     """
 
     def start(self, data: bytes | None) -> Step:
-        """The client begins, with the data of its CONNECT, or later of an AUTH 0x19.
+        """Start an authentication with the data of a CONNECT, or later of an AUTH 0x19.
 
-        State of an earlier exchange, finished or not, is void.
+        Any state of an earlier exchange, complete or not, must be discarded.
         """
         raise NotImplementedError
 
     def answer(self, data: bytes | None) -> Step:
-        """The client answers the last Challenge."""
+        """Decide about the client's answer to the last Challenge."""
         raise NotImplementedError
 
 
@@ -110,33 +110,34 @@ class Authority:
     generation: int = 0
 
     def rights(self, client_id: str) -> str:
-        """A name for what this client may publish: equal names mean equal rights."""
+        """A key for the topics to which this client may publish: equal keys mean equal rights."""
         return ""
 
     def connect(self, packet: Connect, peer: str) -> int:
-        """SUCCESS, or the code with which the CONNECT is refused.
+        """Return SUCCESS, or the reason code with which to refuse the CONNECT.
 
-        Called for every CONNECT. With an Authentication Method, SUCCESS only begins the exchange.
+        Called for every CONNECT. If it has an Authentication Method, SUCCESS only starts the
+        enhanced authentication.
         """
         return SUCCESS
 
     def begin_authentication(
         self, method: str, packet: Connect, peer: str
     ) -> ServerAuthentication | None:
-        """The authentication of a client by this method; None: the method is unknown.
+        """Return an authentication of this client by `method`, None if the method is unknown.
 
-        An unknown method is refused with 0x8C [MQTT-4.12.0-1]. By default every method is.
+        An unknown method is refused with 0x8C [MQTT-4.12.0-1]. By default every method is unknown.
         """
         return None
 
     def publish(self, client_id: str, topic_name: str) -> int:
-        """SUCCESS, or the code with which a message to that topic is refused."""
+        """Return SUCCESS, or the reason code with which to refuse a message to this topic."""
         return SUCCESS
 
     def subscribe(self, client_id: str, topic_filter: str) -> int:
-        """SUCCESS, or the code with which that filter is refused."""
+        """Return SUCCESS, or the reason code with which to refuse this filter."""
         return SUCCESS
 
     def receive(self, client_id: str, topic_name: str) -> bool:
-        """Whether a message to that topic may reach this client."""
+        """Whether this client may receive messages of this topic."""
         return True

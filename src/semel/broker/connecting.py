@@ -1,4 +1,4 @@
-"""CONNECT and AUTH: applies what `Admission` has decided.
+"""Handles CONNECT and AUTH: applies the decisions of `Admission`.
 
 CONNECT ─▶ Admission ─▶ refused      CONNACK with a reason code, and the connection is closed
                      ├▶ challenged   AUTH 0x18, and the CONNECT waits until the client answers
@@ -43,7 +43,7 @@ from semel.mqtt.session_exchanges import open_deliveries
 from semel.mqtt.side import CLIENT, SERVER
 from semel.store.store import FULL
 
-# The Reason String for clients.
+# The Reason String that clients get while the disk is full.
 DISK_FULL: Final = "the disk of the server is full"
 
 
@@ -79,13 +79,13 @@ class Connecting:
         self._log_connection = log_connection
 
     def connect(self, connection: Connection, packet: Connect, now: float) -> None:
-        """A CONNECT."""
+        """Handle a CONNECT."""
         connected = self._connections.arrivals.connected + 1
         decision = self._admission.decide_connect(packet, connection.peer, connected)
         self._apply(connection, packet, decision, now)
 
     def authenticate(self, connection: Connection, packet: Auth, now: float) -> None:
-        """One step of enhanced authentication [4.12], which the Exchange has allowed."""
+        """Handle an AUTH that the Exchange has allowed: one step of authentication [4.12]."""
         authentication = connection.authentication
         assert authentication is not None
         data = packet.properties.authentication_data
@@ -120,14 +120,14 @@ class Connecting:
         elif isinstance(decision, ConnectChallenged):
             connection.pending_connect = packet
             connection.authentication = decision.authentication
-            # It is not connected yet, and may send small packets only.
+            # Until it is authenticated, the client may send small packets only.
             connection.decoder.before_connect = self._settings.before_connect_packet_size
             self._connections.send(connection, decision.auth)
         else:
             self._refuse(connection, packet, decision, now)
 
     def _needs_store(self, terms: ConnectAccepted, packet: Connect) -> bool:
-        """Whether the store would have to keep a session on these terms, or its will."""
+        """Whether accepting the client requires a commit: of its session or its will."""
         if terms.expiry_interval or packet.will is not None:
             return True
         existing = self._router.sessions.get(terms.client_id)
@@ -153,8 +153,8 @@ class Connecting:
             state = SessionState(terms.client_id, Session(), 0)
             self._router.sessions[terms.client_id] = state
         elif not self._router.is_readable(state):
-            # Refused instead of reset or closed again and again: the operator has to know. A
-            # clean start discards the session.
+            # Refused, rather than silently reset, so that the operator notices. A clean start
+            # discards the session.
             refusal = refuse_connect(
                 packet, SERVER_UNAVAILABLE, "the stored session cannot be read"
             )
@@ -172,7 +172,11 @@ class Connecting:
     def _existing_session(
         self, connection: Connection, packet: Connect, client_id: str, now: float
     ) -> SessionState | None:
-        """The session that the client resumes, after everything that its return ends."""
+        """The session that the client resumes, or None.
+
+        First closes an older connection of the client, publishes a will that is due, and ends the
+        session if it has expired or the client starts clean.
+        """
         state = self._router.sessions.get(client_id)
         if state is not None and state.connection:
             # [MQTT-3.1.4-3] the newer connection takes over
@@ -183,7 +187,7 @@ class Connecting:
             self._connections.disconnect(other, SESSION_TAKEN_OVER, now)
             state = self._router.sessions.get(client_id)
         if state is not None:
-            # A will or an end that is due comes first, whether or not a sweep has seen it.
+            # A will or an expiry may be due that no sweep has handled yet.
             self._lifetimes.check(state, now)
             state = self._router.sessions.get(client_id)
         if state is not None and packet.clean_start:
@@ -199,7 +203,7 @@ class Connecting:
         packet: Connect,
         terms: ConnectAccepted,
     ) -> None:
-        """From now on the session has this connection."""
+        """Attach the session to this connection."""
         connection.state = state
         self._connections.arrivals.admitted(connection)
         connection.pending_connect = None
@@ -223,7 +227,7 @@ class Connecting:
         packet: Connect,
         terms: ConnectAccepted,
     ) -> None:
-        """Let the session send, within the limits of client and settings."""
+        """Let the session send, within the limits of the client and of the settings."""
         client = connection.exchange.client
         state.session.connect(
             packet.version,

@@ -1,8 +1,8 @@
-"""One network connection as the broker sees it, without the network.
+"""The state of one network connection, without the socket.
 
-The owner of the socket hands bytes to `Broker.receive` and writes what is in `outgoing`. Packets
-that leave are checked by the same Exchange as those that arrive, so the rules for clients also bind
-the broker.
+The owner of the socket passes received bytes to `Broker.receive` and writes the bytes in
+`outgoing`. Sent packets are checked by the same Exchange as received ones, so that the broker obeys
+the rules that it enforces.
 """
 
 from typing import Final, final
@@ -22,7 +22,7 @@ from semel.mqtt.properties import TOPIC_ALIAS, Properties
 from semel.mqtt.side import SERVER
 from semel.mqtt.wire import memory_size
 
-# An alias takes three bytes: a topic with fewer characters gets none.
+# An alias takes three bytes, so that it saves nothing for a topic shorter than this.
 _SHORTEST_ALIASED: Final = 4
 
 
@@ -41,49 +41,51 @@ class Connection:
     # Enhanced authentication, and the CONNECT that is pending until it ends.
     authentication: ServerAuthentication | None
     pending_connect: Connect | None
-    # Seconds that it may be silent, 0: forever; when its last packet arrived.
+    # The Keep Alive in seconds (0: none), and when the last packet arrived.
     keep_alive: int
     last_packet_at: float
-    # Encoded packets that the network has not been handed, their bytes, and the bytes that the
-    # network has not sent yet.
+    # Encoded packets that have not been written to the socket, their size, and the number of bytes
+    # in the socket's write buffer.
     outgoing: list[bytes]
     outgoing_size: int
     unsent: int
-    # Topics that the peer knows by an alias, and how many there may be; None: it accepts none.
+    # Topics that have an alias towards the peer (None: it accepts none), and their maximum number.
     aliases: dict[str, int] | None
     alias_maximum: int
-    # Bytes that the topics with an alias may take, in each direction.
+    # Maximum memory of the topics with an alias, in each direction.
     maximum_alias_bytes: int
-    # A subscriber of its messages is behind: nothing is read from it; or was not, since a sweep.
+    # Whether reading is paused because a subscriber of its messages is behind; whether it was
+    # paused since the last sweep.
     paused_by_reader: bool
     was_paused_by_reader: bool
-    # Its next packet is for the store, which accepts no more, and stays in the decoder.
+    # Whether its next packet stays in the decoder, because the store accepts no more messages.
     paused_by_store: bool
-    # It has used up its turn, and the rest stays in the decoder; the round in which it was last
-    # served, and the work done for it in that round.
+    # Whether it has used up its turn, so that further packets stay in the decoder; the round in
+    # which it was last served, and the work done for it in that round.
     awaits_turn: bool
     turn: int
     work: int
-    # Set by `CommitGate`: its session awaited the commit when it left; how many commits hold
-    # packets for it; whether its CONNACK, or an answer to a packet of its own, is among them.
+    # Set by `CommitGate`: whether its session awaited a commit when it was detached; how many
+    # commits hold packets for it; whether its CONNACK, or an answer to a packet, is among these.
     left_awaiting_commit: bool
     commits_awaited: int
     connack_awaits_commit: bool
     answer_awaits_commit: bool
-    # Since when its answers are known to wait for a full disk; less than 0: they do not.
+    # Since when its answers wait because the disk is full; negative: they do not.
     disk_full_since: float
-    # Its CONNECT was not accepted yet; it was accepted at some time.
+    # Whether it counts as a connection without an accepted CONNECT, or as a connected client.
     is_unconnected: bool
     is_admitted: bool
-    # Bytes of its incomplete packet; the number of that packet, and when it began.
+    # The received bytes of its incomplete packet, the `Decoder.begun` of that packet, and when its
+    # first byte arrived.
     unfinished: int
     begun: int
     begun_at: float
-    # Nothing more is read from it, and it closes after its last bytes.
+    # Nothing more is processed; the connection closes when its output is written.
     closing: bool
-    # The peer does not read: it is closed without waiting for unsent bytes.
+    # The peer does not read: close without waiting for unsent bytes.
     abort_on_close: bool
-    # Sending to it failed: it is sent nothing more, and not logged again.
+    # Sending failed: send nothing more, and do not log it again.
     is_muted: bool
 
     def __init__(
@@ -100,7 +102,7 @@ class Connection:
         self.peer = peer
         self.address = address_of(peer)
         self.opened_at = now
-        # Version 0: unknown until its CONNECT.
+        # Version 0: unknown until CONNECT.
         self.decoder = Decoder(
             0,
             maximum_packet_size=maximum_packet_size,
@@ -141,23 +143,23 @@ class Connection:
 
     @property
     def may_be_read(self) -> bool:
-        """Whether the network may read from it: nothing pauses it."""
+        """Whether the socket may be read: nothing pauses the connection."""
         return not self.paused_by_reader and not self.paused_by_store and not self.awaits_turn
 
     @property
     def label(self) -> str:
-        """Its name in the log. Everything that the peer chose is escaped."""
+        """The name of the connection in the log; text from the peer is escaped."""
         if self.state is None:
             return self.peer
         return f"{client_label(self.state.client_id)} ({self.peer})"
 
     @property
     def is_connected(self) -> bool:
-        """Whether its CONNECT was accepted and it is not closing."""
+        """Whether CONNECT was accepted and the connection is not closing."""
         return self.exchange.phase == CONNECTED and not self.closing
 
     def send(self, packet: Packet) -> None:
-        """Encode a packet for the network."""
+        """Encode a packet into the output. Raises `Violation` if it must not be sent."""
         if self.aliases is not None and isinstance(packet, Publish):
             packet = self._aliased(packet, self.aliases)
         data = encode(packet, self.exchange.version)
@@ -165,9 +167,9 @@ class Connection:
         self.write(data)
 
     def _aliased(self, packet: Publish, aliases: dict[str, int]) -> Publish:
-        """The same with a Topic Alias, as long as the peer allows more [3.3.2.3.4].
+        """The packet with a Topic Alias, if the peer allows it [3.3.2.3.4].
 
-        The first topics get them and keep them.
+        The first topics get an alias, and keep it.
         """
         topic_name = packet.topic_name
         alias = aliases.get(topic_name, 0)
@@ -199,15 +201,15 @@ class Connection:
         return aliased
 
     def has_too_many_aliases(self) -> bool:
-        """Whether the topics to which its client gave an alias take too many bytes.
+        """Whether the topics to which the client assigned an alias take too much memory.
 
-        A single topic is always allowed: the protocol bounds it.
+        A single topic is always allowed, because the protocol bounds its size.
         """
         client = self.exchange.client
         return client.alias_bytes > self.maximum_alias_bytes and len(client.aliases) > 1
 
     def send_encoded(self, data: bytes) -> int:
-        """Send one encoded packet, or several PUBLISH of QoS 0. Returns the packet type."""
+        """Send one encoded packet, or several QoS 0 PUBLISH packets. Returns the packet type."""
         first: i64 = data[0]
         if first >> 4 != PUBLISH:
             packet_id = data[2] << 8 | data[3]
@@ -229,7 +231,7 @@ class Connection:
         self.outgoing_size += len(data)
 
     def take_outgoing(self) -> bytes:
-        """All bytes since the last call, for one write."""
+        """Take all bytes since the last call, for one write."""
         data = b"".join(self.outgoing)
         self.outgoing = []
         self.outgoing_size = 0
@@ -237,7 +239,7 @@ class Connection:
 
 
 def packet_id_at(data: bytes) -> int:
-    """The Packet Identifier of a PUBLISH of QoS 1 or 2."""
+    """The Packet Identifier in the bytes of a QoS 1 or 2 PUBLISH."""
     at: i64 = 1
     while data[at] > 127:
         at += 1

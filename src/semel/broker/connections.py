@@ -1,7 +1,7 @@
-"""All open connections, what they are sent, and how each of them ends.
+"""Opens connections, queues packets for them, and closes them.
 
-A connection is the fault domain of whatever is done for it: an exception closes that connection,
-the log says why, and every other connection is served in the same tick.
+A connection is the fault domain of everything that is done for it: an exception closes this
+connection and is logged, and every other connection is served in the same tick.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Connections:
     by_number: Final[dict[int, Connection]]
     arrivals: Final[Arrivals]
     send_queue: Final[SendQueue]
-    # Connections that have bytes to write, or that are to be closed.
+    # Connections that have bytes to write, or must be closed.
     with_output: dict[int, Connection]
     _settings: Final[BrokerSettings]
     _gate: Final[CommitGate]
@@ -60,7 +60,7 @@ class Connections:
         self._last_number = 0
 
     def open(self, peer: str, now: float) -> Connection:
-        """A connection was made. Until its CONNECT it may send small packets only."""
+        """Add a new connection. Until its CONNECT it may send small packets only."""
         self._last_number += 1
         settings = self._settings
         connection = Connection(
@@ -76,7 +76,7 @@ class Connections:
         return connection
 
     def remove(self, connection: Connection, now: float) -> None:
-        """The network connection is closed."""
+        """Remove a connection whose socket is closed."""
         self.arrivals.lost(connection, now)
         self.by_number.pop(connection.number, None)
         self.with_output.pop(connection.number, None)
@@ -98,7 +98,7 @@ class Connections:
         """Close, with a DISCONNECT if the version has one [MQTT-3.14.0-1]."""
         exchange = connection.exchange
         if reason not in REASONS_5[DISCONNECT]:
-            # A second CONNECT with an unknown protocol level: 0x84 is a code of CONNACK only.
+            # A second CONNECT with an unknown protocol level: 0x84 is defined for CONNACK only.
             reason = PROTOCOL_ERROR
         if exchange.version == MQTT5 and exchange.phase == CONNECTED:
             packet = Disconnect(reason)
@@ -111,14 +111,14 @@ class Connections:
         self.drop(connection, now)
 
     def close_failed(self, connection: Connection, problem: str, now: float) -> None:
-        """Serving this connection raised an exception."""
+        """Close a connection because serving it raised an exception, and log that."""
         self._log(f"{connection.label} closed: serving it failed: {problem}")
         self.drop(connection, now)
 
     def close_for_fault(self, number: int, event: str, problem: str, now: float) -> None:
-        """Something failed for a client. Its connection is closed, if it has one.
+        """Close the connection of a client for which something failed, and log that.
 
-        `event` names the failure for the log if there is no such connection any more.
+        If the connection is closing or closed, only log the problem, as `event`.
         """
         connection = self.by_number.get(number)
         if connection is None or connection.closing:
@@ -127,7 +127,7 @@ class Connections:
             self.close_failed(connection, problem, now)
 
     def detach_session(self, connection: Connection, now: float) -> None:
-        """The session, if any, continues without this connection [4.1], or ends with it."""
+        """Detach the session, if any, from its connection: it continues without, or ends [4.1]."""
         state = connection.state
         connection.state = None
         if state is None:
@@ -136,16 +136,17 @@ class Connections:
         state.connection = 0
         try:
             self._lifetimes.leave(state, now)
-            # QoS 0 messages are lost with the connection; the others stay for the next one.
+            # Retained QoS 0 messages that were not sent are lost with the connection; QoS 1 and 2
+            # messages are sent on the next one.
             if state.retained_searches is not None:
                 for topic_filter, search in list(state.retained_searches.items()):
                     search.minimum_qos = 1
                     if not search.qos:
                         del state.retained_searches[topic_filter]
         except Exception:
-            # The connection that is being served may be another one.
+            # Caught here, because the connection that is being served may be another one.
             self._log(f"{client_label(state.client_id)}: disconnecting failed: {format_exc()}")
             state.retained_searches = None
         finally:
-            # No publisher waits for a reader that is gone.
+            # Publishers must not wait for a reader that has disconnected.
             self._pressure.caught_up(state)

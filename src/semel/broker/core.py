@@ -1,12 +1,12 @@
 """The broker without the network: bytes, time and random identifiers are arguments.
 
     opened ─▶ receive(bytes) … ─▶ lost          the life of one connection
-    flush                                       the end of a tick: commit, and let packets leave
-    take_turns                                  continue connections whose turn had ended
+    flush                                       the end of a tick: commit, and send packets
+    take_turns                                  continue connections that have used up their turn
     sweep                                       once a second: timeouts, delayed wills, expiry
 
 A tick is everything since the last flush. Its durable changes are one Commit, and packets that
-report them leave when the store has it (`CommitGate`). A failure closes one connection only.
+report them are sent after it is committed (`CommitGate`). A failure closes one connection only.
 """
 
 from collections.abc import Callable
@@ -66,20 +66,20 @@ from semel.store.commit import Commit
 from semel.store.store import OPEN, Store
 from semel.store.streams import Streams
 
-# Retained messages that one sweep checks for expiry.
+# How many retained messages one sweep checks for expiry.
 _CHECKED_RETAINED: Final = 1_000
 
 
 @final
 class Broker:
-    """Receives packets, and does what they ask for."""
+    """Handles the packets of all connections."""
 
     settings: Final[BrokerSettings]
     router: Final[Router]
     memory: Final[Memory]
     store: Final[Store]
     connections: Final[dict[int, Connection]]
-    # Connections that were continued, and may be read from again unless something else pauses them.
+    # Connections that were continued: their sockets may be read again, if `may_be_read`.
     resumed: list[Connection]
     counters: Final[BrokerCounters]
     # None: every packet takes the plain path.
@@ -88,7 +88,7 @@ class Broker:
     pressure: Final[Pressure]
     store_pressure: Final[StorePressure]
     turns: Final[Turns]
-    # How much is done for one connection in its turn.
+    # The work of one turn of one connection, in the units of `turns.py`.
     turn_work: int
     _connections: Final[Connections]
     _connecting: Final[Connecting]
@@ -113,10 +113,10 @@ class Broker:
         window: int = WINDOW,
         log_connection: Callable[[str], None] | None = None,
     ) -> None:
-        """`now` is the time of a clock that never goes back and that continues after a restart:
-        durable deadlines are in this time. `wall` returns the time for people, by default `now`.
-        `window` is how many queued messages of a durable session are kept in memory. `log` takes
-        problems, `log_connection` (by default `log`) the lines of every connection."""
+        """`now` is the time of a monotonic clock that continues after a restart, because durable
+        deadlines are in this time. `wall` returns the wall clock time, by default always `now`.
+        `window` is how many queued messages of a durable session are kept in memory. `log` logs
+        problems, `log_connection` (by default `log`) connections and disconnections."""
         if log_connection is None:
             log_connection = log
         self.settings = settings
@@ -178,22 +178,22 @@ class Broker:
         self._lifetimes.restore(saved, now)
         self.replays.restore(saved)
 
-    # --- the network's side -----------------------------------------------------------------------
+    # --- for the owner of the sockets -------------------------------------------------------------
 
     def opened(self, peer: str, now: float) -> Connection:
-        """A connection was made."""
+        """Add a new connection."""
         return self._connections.open(peer, now)
 
     def receive(self, connection: Connection, data: bytes, now: float) -> None:
-        """Bytes arrived on a connection. What does not fit into its turn stays in its decoder:
-        then it `awaits_turn`, and nothing more may be read from it until it does not."""
+        """Process received bytes. Packets that exceed the turn of the connection stay in its
+        decoder: then it `awaits_turn`, and its socket must not be read until that is False."""
         self.counters.bytes_received += len(data)
         connection.decoder.feed(data)
         if not connection.awaits_turn:
             self._take_turn(connection, now, len(data))
 
     def lost(self, connection: Connection, now: float) -> None:
-        """The network connection is closed, by whichever side."""
+        """The socket of a connection is closed, by either side."""
         self._connections.remove(connection, now)
         self.store_pressure.forget(connection)
         self.turns.forget(connection)
@@ -207,13 +207,13 @@ class Broker:
         return bool(self._connections.with_output)
 
     def take_output(self) -> dict[int, Connection]:
-        """The connections, by number, that have bytes to write or are to be closed."""
+        """Take the connections, by number, that have bytes to write or must be closed."""
         with_output = self._connections.with_output
         self._connections.with_output = {}
         return with_output
 
     def written(self, connection: Connection, unsent: int) -> None:
-        """The network has taken the output, except for `unsent` bytes that wait in memory."""
+        """The output was written; `unsent` bytes are still in the socket's write buffer."""
         connection.unsent = unsent
         state = connection.state
         if state is not None:
@@ -234,7 +234,7 @@ class Broker:
                 self.pressure.caught_up(state)
 
     def flush(self, now: float) -> None:
-        """The tick ends: its changes go to the store, and packets leave, now or after that."""
+        """End the tick: commit its changes, and send packets, now or after the commit."""
         self._flushing.close_faulty(now)
         if not self.pressure.is_idle():
             for state in self.pressure.expire(self.router.sessions, now):
@@ -244,13 +244,13 @@ class Broker:
         self._flushing.flush(now)
 
     def committed(self, commit: Commit, now: float) -> None:
-        """The store has this commit: packets that awaited it leave."""
+        """The store has written this commit: send the packets that awaited it."""
         self._flushing.committed(commit, now)
 
     @property
     def store_failure(self) -> str:
-        """Why a commit could not be handed to the store; "": none failed. Then the broker has to
-        end."""
+        """Why a commit could not be passed to the store; "": none failed. After a failure the
+        owner must stop the broker."""
         return self._flushing.store_failure
 
     def disconnect(
@@ -260,7 +260,7 @@ class Broker:
         self._connections.disconnect(connection, reason, now, why)
 
     def stop(self, now: float) -> None:
-        """The broker ends: clients get DISCONNECT, sessions stay as they are."""
+        """Disconnect all clients. Sessions stay as they are."""
         for connection in list(self.connections.values()):
             if not connection.closing:
                 self.disconnect(connection, SERVER_SHUTTING_DOWN, now)
@@ -269,7 +269,7 @@ class Broker:
     # --- turns ------------------------------------------------------------------------------------
 
     def take_turns(self, now: float) -> None:
-        """Begin a new round, and continue some connections that await their turn, unless the disk
+        """Start a new round, and continue some connections that await their turn, unless the store
         is behind."""
         self.turns.number += 1
         if self.has_turns():
@@ -278,14 +278,14 @@ class Broker:
                 self._continue(connection, now)
 
     def has_turns(self) -> bool:
-        """Whether `take_turns` would continue a connection, or wills and ends, now."""
-        # If the store accepts no messages, each packet is refused or paused by itself.
+        """Whether `take_turns` has something to continue: connections, wills, ends of sessions."""
+        # While the store is not OPEN, `StorePressure` decides for each packet.
         return (self.turns.has_next() or self._lifetimes.is_behind) and (
             self.store.condition != OPEN or self.router.unwritten_rows() < UNWRITTEN_ROWS
         )
 
     def _resume_paused(self, now: float) -> None:
-        """Continue connections that were paused by the store, as far as it accepts messages."""
+        """Continue connections that were paused by the store, while it accepts messages."""
         for _ in range(self.store_pressure.paused):
             connection = self.store_pressure.release()
             if connection is None:
@@ -293,8 +293,8 @@ class Broker:
             self._continue(connection, now)
 
     def _continue(self, connection: Connection, now: float) -> None:
-        """Process what is in the decoder. A failure closes this connection only."""
-        # A connection that was not read from was not silent.
+        """Process the bytes in the decoder. A failure closes this connection only."""
+        # A paused client was not silent.
         connection.last_packet_at = now
         self.resumed.append(connection)
         try:
@@ -303,11 +303,11 @@ class Broker:
             self._connections.close_failed(connection, format_exc(), now)
 
     def _take_turn(self, connection: Connection, now: float, received: int) -> None:
-        """Process what is in the decoder, up to the work of one turn."""
+        """Process the bytes in the decoder, up to the work of one turn."""
         router = self.router
-        # An exception may have left some.
+        # An exception in an earlier turn may have left some.
         router.slow_readers = []
-        # Within one round, the work for all pieces that a connection sends adds up.
+        # All turns of a connection in one round share its work.
         router.work = connection.work if connection.turn == self.turns.number else 0
         router.work += received >> COPY_SHIFT
         self._process(connection, now)
@@ -355,7 +355,7 @@ class Broker:
                 self._close_for_violation(connection, item, now)
                 continue
             if not isinstance(item, Publish):
-                # In these packets every few bytes are an item of their own.
+                # Their cost grows with their items, which may be a few bytes each.
                 router.work += (decoder.position - at) >> ITEM_BYTES_SHIFT
             # [MQTT-3.1.2-22] packets count, not bytes
             connection.last_packet_at = now
@@ -364,13 +364,13 @@ class Broker:
 
     def _observe(self, connection: Connection, packet: Packet, now: float) -> None:
         try:
-            # The decoder has refused packets that are too large.
+            # Size 0: the decoder has already refused packets that are too large.
             connection.exchange.observe(CLIENT, packet, 0)
         except Violation as violation:
             if violation.rule.closes:
                 self._close_for_violation(connection, violation, now)
                 return
-            # The standard has the receiver carry on.
+            # The standard obliges the receiver to continue.
             connection.exchange.observe(CLIENT, packet, 0, [])
         try:
             self._handle(connection, packet, now)
@@ -381,7 +381,7 @@ class Broker:
     def _close_for_violation(
         self, connection: Connection, violation: Violation, now: float
     ) -> None:
-        """Close, with the reason if the version has a packet for it."""
+        """Close the connection, with a reason code if the version has a packet for it."""
         self._log(f"{connection.label} broke a rule: {violation}")
         if connection.is_connected:
             reason = violation.rule.reason
@@ -389,7 +389,7 @@ class Broker:
             return
         pending = connection.pending_connect
         if pending is not None:
-            # While a client authenticates, only CONNACK can refuse it.
+            # A client that authenticates has not got its CONNACK yet.
             self._connections.send(connection, refuse_for_violation(pending, violation).connack)
         elif violation.packet_type == CONNECT and connection.exchange.phase == NEW:
             connection.write(answer_to_broken_connect(violation))
@@ -406,7 +406,7 @@ class Broker:
             return
         state = connection.state
         if state is None:
-            # A DISCONNECT while it authenticates: the Exchange allows nothing else.
+            # A DISCONNECT during authentication: the Exchange allows nothing else.
             self._connections.drop(connection, now)
             return
         if isinstance(packet, Disconnect):
@@ -430,13 +430,14 @@ class Broker:
     ) -> None:
         self.counters.messages_received += 1
         if packet.properties.present and connection.has_too_many_aliases():
-            why = f"topics with an alias: maximum_alias_bytes is {connection.maximum_alias_bytes}"
+            limit = f"maximum_alias_bytes is {connection.maximum_alias_bytes}"
+            why = f"its topics with an alias take too many bytes: {limit}"
             self._log(f"{connection.label} closed: {why}")
             self._connections.disconnect(connection, QUOTA_EXCEEDED, now, why)
             return
         topic_name = connection.exchange.topic_name(CLIENT, packet)
         check_levels(topic_name, self.settings.topic_levels)
-        # Before the session changes: if the authority fails, the message may be sent again.
+        # Before the session changes, so that the client may resend the message if this raises.
         reason = self.router.authorize_publish(state.client_id, topic_name)
         receipt = state.session.receive_publish(packet)
         if receipt is None:
@@ -447,12 +448,12 @@ class Broker:
         if reason == SUCCESS and not self._route(state, packet, topic_name, now):
             reason = NO_MATCHING_SUBSCRIBERS
         state.session.accept(receipt, reason)
-        # Last, because it asks the authority: if that fails, the message is accepted as a whole.
+        # Last, because it calls the authority: if that raises, the message is already accepted.
         if reason < FAILURE and self.hot_path is not None:
             self.hot_path.learn(state, packet)
 
     def _route(self, state: SessionState, packet: Publish, topic_name: str, now: float) -> bool:
-        """Record a received message and give it to its subscribers. Whether there are any."""
+        """Record a message and route it to its subscribers. Returns whether there are any."""
         router = self.router
         message = received_message(packet, topic_name, now)
         is_kept = router.gate.keeps_identifier(state, packet.qos)
@@ -485,13 +486,13 @@ class Broker:
                 reason = self.replays.subscribe(state, subscription, packet, problems, now)
             else:
                 reason = self.router.subscribe(state, subscription, identifier, now)
-            # [MQTT-3.9.3-2] of 3.1.1: one code for every failure
+            # [MQTT-3.9.3-2] in 3.1.1 there is one code for all failures
             if reason >= FAILURE and connection.exchange.version == MQTT311:
                 reason = FAILURE
             reasons.append(reason)
         self._connections.send(connection, suback(connection.exchange, packet, reasons, problems))
         if state.retained_searches is not None:
-            # Before later messages. What this tick has no time for follows in the next ones.
+            # Now, so that they precede later messages. The next ticks continue a long search.
             self.router.retained_work = TURN_WORK
             self.router.send_retained(state, now)
 
@@ -512,7 +513,7 @@ class Broker:
     def _disconnect(
         self, connection: Connection, state: SessionState, packet: Disconnect, now: float
     ) -> None:
-        """The client disconnects. [MQTT-3.14.4-3] only code 0x00 discards its will."""
+        """Handle DISCONNECT. Only code 0x00 discards the will [MQTT-3.14.4-3]."""
         if packet.reason < FAILURE and packet.reason != DISCONNECT_WITH_WILL_MESSAGE:
             self._lifetimes.discard_will(state)
         interval = packet.properties.session_expiry_interval
@@ -525,9 +526,9 @@ class Broker:
     # --- time -------------------------------------------------------------------------------------
 
     def sweep(self, now: float, stalled_seconds: float = 0.0) -> None:
-        """Once a second: silent connections, delayed wills, sessions that end.
+        """Once a second: check silent connections, delayed wills and expired sessions.
 
-        For `stalled_seconds` the loop has read nothing: no client is to blame for that time.
+        The loop has read nothing for `stalled_seconds`: deadlines of clients move by that time.
         """
         for connection in list(self.connections.values()):
             connection.opened_at += stalled_seconds
@@ -539,7 +540,7 @@ class Broker:
                 self._check_silence(connection, now)
             except Exception:
                 self._connections.close_failed(connection, format_exc(), now)
-        # If one of these fails, the others are still done, now and in a second.
+        # A failure of one of these must not prevent the others.
         try:
             self._connections.arrivals.sweep(now)
         except Exception:
@@ -561,17 +562,17 @@ class Broker:
         self._lifetimes.sweep(now)
 
     def _check_silence(self, connection: Connection, now: float) -> None:
-        """Close a connection that did not connect in time, or was silent for too long.
+        """Close a connection that did not connect in time, or has been silent for too long.
 
-        Also one that waits too long for an answer because the disk is full.
+        Also close one whose answers have waited too long because the disk is full.
         """
         if self.store_pressure.has_timed_out(connection, now):
-            self._log(f"{connection.label} closed: its answers wait for a full disk")
+            self._log(f"{connection.label} closed: disk full, its acknowledgements cannot be sent")
             self._connections.disconnect(connection, QUOTA_EXCEEDED, now, DISK_FULL)
         elif connection.paused_by_store or connection.awaits_turn:
             return
         elif connection.paused_by_reader or connection.was_paused_by_reader:
-            # A connection that is not read from is not silent.
+            # A paused client is not silent.
             connection.was_paused_by_reader = False
             connection.last_packet_at = now
         elif not connection.is_connected:
@@ -585,7 +586,7 @@ class Broker:
                 self._connections.disconnect(connection, KEEP_ALIVE_TIMEOUT, now)
 
     def _report(self, now: float) -> None:
-        """Publish the topics under $SYS, at the interval of the settings."""
+        """Publish the topics under $SYS, once per `sys_interval`."""
         interval = self.settings.sys_interval
         if interval and now >= self._report_due:
             self._report_due = now + interval

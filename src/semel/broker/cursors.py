@@ -1,7 +1,7 @@
-"""The positions of a session in the streams that it subscribes to.
+"""The positions of a session in the streams to which it subscribes.
 
-A `Cursor` is one subscription `$stream/<name>/<filter>`. It reads only a few records ahead, and
-drops them when there is no connection: the record itself is the queue.
+A `Cursor` is the position of one subscription `$stream/<name>/<filter>`. It reads only a few
+records ahead, and drops them when the client disconnects: the record itself is the queue.
 """
 
 from collections import OrderedDict
@@ -13,7 +13,7 @@ from semel.store.streams import Stream
 # The prefix of subscriptions to streams, and of the topics of replayed messages.
 STREAM_TOPICS: Final = "$stream/"
 
-# Records read at a time: at first, and at most. The number doubles while all are used or skipped.
+# Records per read: the first time, and at most. The number doubles while all of them are used.
 FIRST_READ: Final = 16
 LARGEST_READ: Final = 512
 
@@ -24,24 +24,24 @@ class Cursor:
 
     topic_filter: Final[str]
     stream: Final[Stream]
-    # The filter for the topics of the record, and the prefix of the topics of replayed messages.
+    # The filter for recorded topics, and the prefix for the topics of replayed messages.
     inner_filter: Final[str]
     prefix: Final[str]
     qos: int
     identifier: int
-    # The next seq; 0: not known yet, `since` has to be found.
+    # The next seq; 0: unknown, the store has to find the first record for `since`.
     position: int
-    # Records received before this time, in microseconds, are skipped, up to the first that was
-    # not; 0: none is.
+    # Skip records up to the first that was received at this time, in microseconds, or later; 0:
+    # skip none.
     since: int
-    # The value that the store has, or will have.
+    # The last value that was written to the store, or is in a commit.
     stored: int
-    # The first and the last seq that it missed, because they are no longer kept; 0: none.
+    # The first and last seq that were missed, because they are no longer kept; 0: none.
     missed_first: int
     missed_last: int
-    # Until then its next record, which is damaged, is not read again.
+    # When to read its next record again, which is damaged.
     retry_at: float
-    # Records that were read, and how many of them were processed.
+    # Records that were read ahead, and how many of them were processed.
     _records: list[RecordedMessage]
     _at: int
     limit: int
@@ -65,7 +65,7 @@ class Cursor:
 
     @property
     def value(self) -> int:
-        """What the store keeps: the last seq that was processed, or minus the time."""
+        """The value for the store: the last processed seq, or `since` as a negative number."""
         return -self.since if self.since else self.position - 1
 
     def restore(self, value: int) -> None:
@@ -77,7 +77,7 @@ class Cursor:
             self.seek(value + 1, 0)
 
     def seek(self, position: int, since: int) -> None:
-        """Continue from there."""
+        """Continue at this position, or (position 0) at this time."""
         self.position = position
         self.since = since
         self.missed_first = self.missed_last = 0
@@ -85,15 +85,15 @@ class Cursor:
         self.clear()
 
     def clear(self) -> None:
-        """Drop the records that were read."""
+        """Drop the records that were read ahead."""
         self._records = []
         self._at = 0
         self.limit = FIRST_READ
 
     def put(self, records: list[RecordedMessage]) -> None:
-        """Take records from `position` on, or from later if those are no longer kept."""
+        """Add records that were read, from `position` on or, if those are gone, from later."""
         first = records[0].seq
-        # A cursor that begins at the beginning, or at a time, misses nothing.
+        # A cursor that starts with the earliest record, or at a time, misses nothing.
         if first > self.position > 1 and not self.since:
             if not self.missed_first:
                 self.missed_first = self.position
@@ -103,7 +103,7 @@ class Cursor:
         self._at = 0
 
     def record(self) -> RecordedMessage | None:
-        """The next record, if it has been read."""
+        """The next record, None if it has not been read ahead."""
         if self._at < len(self._records):
             return self._records[self._at]
         if self._records:
@@ -113,14 +113,14 @@ class Cursor:
         return None
 
     def shrink(self) -> None:
-        """Its session can take no more now: keep only a few of the records that were read."""
+        """Keep only a few records in memory, because the session can send no more now."""
         self.limit = FIRST_READ
         if len(self._records) > FIRST_READ:
             self._records = self._records[self._at : self._at + FIRST_READ]
             self._at = 0
 
     def advance(self) -> None:
-        """The record was sent or skipped."""
+        """Move past a record that was sent or skipped."""
         self._at += 1
         self.position += 1
 
@@ -129,17 +129,17 @@ class Cursor:
 class Cursors:
     """The cursors of one session."""
 
-    # By filter, in the order of their turns: a cursor that has processed a record goes last.
+    # By filter, in the order of their turns: a cursor that has processed a record moves to the end.
     all: Final[OrderedDict[str, Cursor]]
-    # Records that it may still process in this tick.
+    # How many records the session may still process in this tick.
     work_left: int
     # Whether this tick has sent messages, and messages at QoS 0.
     sent: bool
     sent_unacknowledged: bool
-    # QoS 0 messages await this commit, on the connection with this number.
+    # The commit that QoS 0 messages await, and the number of their connection.
     awaited_commit: Commit | None
     connection: int
-    # It continues when its client has read more.
+    # Whether it continues only when its client has read more.
     awaits_reader: bool
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ class Cursors:
         self.awaits_reader = False
 
     def clear(self) -> None:
-        """There is no connection: keep only the positions."""
+        """Keep only the positions, because there is no connection."""
         self.awaited_commit = None
         self.awaits_reader = False
         for cursor in self.all.values():

@@ -1,4 +1,4 @@
-"""What must be committed before it is reported: the one place that decides and records it."""
+"""Decides which packets must wait for a commit. No other module does."""
 
 from typing import Final, final
 
@@ -22,50 +22,51 @@ from semel.store.commit import Commit
 
 @final
 class CommitGate:
-    """Decides which packets leave only after the commit of their tick.
+    """Decides which packets are sent only after the commit of their tick.
 
     A session is durable if it outlives its connection (3.1.1: CleanSession 0; 5.0: Session Expiry
-    Interval > 0, whatever Clean Start) and there is a store. What awaits a commit is decided by
-    effect, not by sender, for a whole session and tick: if the tick did anything in the left
-    column, all packets that the session sends in this tick await the commit, except those that
-    report nothing.
+    Interval > 0, whatever Clean Start) and there is a store. Whether packets await a commit depends
+    on effects, not on their sender, and is decided per session and tick: if the tick did anything
+    in the left column, all packets that the session sends in this tick await the commit, except
+    those that report nothing.
+
 
     | the tick did this                                          | its commit is awaited by      |
     |------------------------------------------------------------|-------------------------------|
     | created, changed or resumed a durable session              | its session (CONNACK)         |
     | began a session while the store still has an ended one of  | its session (CONNACK)         |
-    | the same client, which a crash would bring back            |                               |
+    | the same client, which would exist again after a crash     |                               |
     | accepted a will                                            | its session (CONNACK)         |
     | added or removed a subscription of a durable session       | its session (SUBACK, UNSUBACK)|
     | changed an exchange of a durable session: a new identifier | its session (PUBLISH, PUBREL, |
     | to send with, PUBREC received, QoS 2 identifier stored or  | PUBREC, PUBCOMP)              |
     | released                                                   |                               |
     | received a message that is kept: in a stream, as retained  | its publisher (PUBACK, PUBREC)|
-    | message, in the queue of a durable session, or with a QoS 2| and all who get it at QoS 1   |
-    | identifier of a durable session                            | or 2                          |
-    | handed over a message of a durable session that left a     | who gets it at QoS 1 or 2     |
-    | shared subscription                                        |                               |
-    | sent a retained message at QoS 1 or 2, which may be so new | its session (PUBLISH)         |
-    | that its own commit is not done                            |                               |
+    | message, in the queue of a durable session, or with a QoS 2| and all that receive it at    |
+    | identifier of a durable session                            | QoS 1 or 2                    |
+    | handed over a message of a durable session that left a     | the session that receives it  |
+    | shared subscription                                        | at QoS 1 or 2                 |
+    | sent a retained message at QoS 1 or 2, which may itself not| its session (PUBLISH)         |
+    | be committed yet                                           |                               |
     | replayed a stream to a durable session                     | its session (PUBLISH)         |
 
     A session in memory that got a kept message may send it in a later tick, when there is quota:
-    until that commit is done, its packets still wait. QoS 0 messages, PINGRESP, AUTH and
-    DISCONNECT report nothing and never wait, except behind a CONNACK [MQTT-3.2.0-1]; replayed
-    QoS 0 messages report nothing either, but keep the order of the record. A connection with
-    packets that wait sends its next ones behind them [MQTT-4.6.0-2] [MQTT-4.6.0-6]. Everything
-    else leaves at once.
+    its packets wait until that commit is done. QoS 0 messages, PINGRESP, AUTH and DISCONNECT report
+    nothing and never wait, except behind a CONNACK [MQTT-3.2.0-1]. Replayed QoS 0 messages report
+    nothing either, but wait to keep the order of the record. While packets of a connection wait,
+    later ones wait behind them [MQTT-4.6.0-2] [MQTT-4.6.0-6]. Everything else is sent at once.
     """
 
     # Without a store nothing waits.
     has_store: Final[bool]
-    # Numbers of the last commit that the broker made, and of the last one that the store has.
+    # Numbers of the last commit that the broker made, and of the last one that the store confirmed.
     made: int
     committed: int
-    # The message that is being routed: whether it is kept, and who gets it at QoS 1 or 2.
+    # Of the message that is being routed: whether it is kept, and who receives it at QoS 1 or 2.
     message_is_kept: bool
     _receivers: list[SessionState]
-    # Durable sessions that have ended but that the store may still have, both ways.
+    # Durable sessions that have ended, but may still be in the store: client identifier to store
+    # identifier, and the reverse.
     _ending: Final[dict[str, int]]
     _ending_clients: Final[dict[int, str]]
 
@@ -81,28 +82,28 @@ class CommitGate:
     # --- sessions ---------------------------------------------------------------------------------
 
     def await_commit(self, state: SessionState) -> None:
-        """This tick changed something durable of the session."""
+        """This tick made a durable change for the session."""
         state.awaits_commit = True
 
     def await_if_durable(self, state: SessionState) -> bool:
-        """This tick changed the session. Returns whether the change belongs into the commit."""
+        """This tick changed the session. Returns whether the change must be committed."""
         if not state.is_durable:
             return False
         state.awaits_commit = True
         return True
 
     def accept_will(self, state: SessionState) -> None:
-        """[MQTT-3.1.2-7] a client that is accepted has a will that is stored"""
+        """A will was accepted: it must be stored before CONNACK is sent [MQTT-3.1.2-7]."""
         if self.has_store:
             state.awaits_commit = True
 
     def begin_session(self, state: SessionState) -> None:
-        """A client connects: it may have ended an older session that the store still has."""
+        """A client connects. The store may still have a session of it that has ended."""
         if state.client_id in self._ending:
             state.awaits_commit = True
 
     def end_session(self, state: SessionState) -> bool:
-        """A session is over. Returns whether its end belongs into the commit."""
+        """A session has ended. Returns whether its end must be committed."""
         if not state.is_durable:
             return False
         self._ending[state.client_id] = state.store_id
@@ -116,51 +117,51 @@ class CommitGate:
         return qos == 2 and publisher.is_durable
 
     def begin_message(self, *, is_kept: bool) -> None:
-        """A message is about to be routed; `is_kept`: a stream or an identifier keeps it."""
+        """Start routing a message. `is_kept`: a stream, or a stored identifier, keeps it."""
         self.message_is_kept = is_kept
         self._receivers = []
 
     def keep_message(self) -> None:
-        """The store keeps it as a retained message."""
+        """The store keeps the message as a retained message."""
         self.message_is_kept = True
 
     def add_receiver(self, state: SessionState) -> None:
-        """This session gets it at QoS 1 or 2."""
+        """This session receives the message at QoS 1 or 2."""
         self._receivers.append(state)
         if state.is_durable:
             self.message_is_kept = True
 
     def end_message(self) -> None:
-        """It was routed to all."""
+        """The message was routed to all receivers."""
         if self.message_is_kept:
             for state in self._receivers:
                 state.awaits_commit = True
 
     def await_routed_message(self, publisher: SessionState) -> None:
-        """The publisher's acknowledgement reports the message that was routed last."""
+        """The publisher's acknowledgement will report the message that was routed last."""
         if self.message_is_kept:
             publisher.awaits_commit = True
 
     def await_kept_message(self, publisher: SessionState, receivers: list[SessionState]) -> None:
-        """The same for a kept message that the hot path gave to these, as far as they took it."""
+        """The hot path has routed a kept message to these receivers; it marked them dirty."""
         publisher.awaits_commit = True
         for state in receivers:
             if state.dirty:
                 state.awaits_commit = True
 
     def await_retained(self, state: SessionState, qos: int) -> None:
-        """A new subscription brings a retained message."""
+        """A retained message is sent for a new subscription, at this QoS."""
         if qos and self.has_store:
             state.awaits_commit = True
 
     # --- packets ----------------------------------------------------------------------------------
 
     def leave(self, connection: Connection, state: SessionState) -> None:
-        """The connection loses its session: what it has still to send reports on it."""
+        """The session is detached. Unsent packets of the connection may report changes of it."""
         connection.left_awaiting_commit = state.awaits_commit
 
     def delays(self, connection: Connection, state: SessionState | None) -> bool:
-        """Whether packets that report something await the commit of this tick."""
+        """Whether packets of this connection that report something await the tick's commit."""
         return (
             connection.commits_awaited > 0
             or connection.left_awaiting_commit
@@ -170,7 +171,7 @@ class CommitGate:
         )
 
     def delays_packet(self, connection: Connection, packet: Outgoing) -> bool:
-        """Whether this packet waits, on a connection that `delays`."""
+        """Whether this packet waits, on a connection for which `delays` is True."""
         if isinstance(packet, ConnAck):
             connection.connack_awaits_commit = True
         if not connection.connack_awaits_commit and reports_nothing(packet):
@@ -180,24 +181,24 @@ class CommitGate:
         return True
 
     def add_packets(self, connection: Connection) -> None:
-        """Packets of this connection are in the commit of this tick."""
+        """The commit of this tick holds packets of this connection."""
         connection.commits_awaited += 1
 
     # --- commits ----------------------------------------------------------------------------------
 
     def end_tick(self, changed: list[SessionState]) -> int:
-        """The packets of this tick are sent or in its commit. Returns the number of the commit."""
+        """End the tick, after its packets were split. Returns the number of its commit."""
         self.made += 1
         for state in changed:
             if state.awaits_commit:
                 state.awaits_commit = False
                 if not state.is_durable:
-                    # A message that it got may wait for quota, and leave in a later tick.
+                    # A message for it may wait for quota, and be sent in a later tick.
                     state.awaited_commit = self.made
         return self.made
 
     def confirm(self, commit: Commit) -> None:
-        """The store has this commit."""
+        """The store has written this commit."""
         self.committed = commit.number
         for store_id in commit.ended:
             client_id = self._ending_clients.pop(store_id, None)
@@ -205,7 +206,7 @@ class CommitGate:
                 del self._ending[client_id]
 
     def release_packets(self, connection: Connection) -> None:
-        """The packets of this connection in a confirmed commit leave."""
+        """The packets of this connection in a confirmed commit are sent."""
         connection.commits_awaited -= 1
         connection.connack_awaits_commit = False
         if not connection.commits_awaited:
@@ -214,7 +215,7 @@ class CommitGate:
 
 
 def reports_nothing(packet: Outgoing) -> bool:
-    """Whether it says nothing about what is kept, so that it never waits."""
+    """Whether a packet reports no durable change, so that it need not wait."""
     if isinstance(packet, bytes):
         first: i64 = packet[0]
         return first >> 4 == PUBLISH and first & QOS_FLAGS == 0
@@ -224,7 +225,7 @@ def reports_nothing(packet: Outgoing) -> bool:
 
 
 def is_answer(packet: Outgoing) -> bool:
-    """Whether it answers a PUBLISH, PUBREL, SUBSCRIBE or UNSUBSCRIBE of the client."""
+    """Whether a packet answers a PUBLISH, PUBREL, SUBSCRIBE or UNSUBSCRIBE of the client."""
     if isinstance(packet, bytes):
         first: i64 = packet[0]
         kind = first >> 4

@@ -1,8 +1,8 @@
-"""The end of a tick: sessions send what they can, the commit goes to the store, packets leave.
+"""The end of a tick: sessions send what they can, the store gets the commit, packets are sent.
 
 flush ─▶ each changed session: poll, refill from the store, retained messages, replays
-      ─▶ CommitGate: which packets await the commit, which leave at once
-      ─▶ Store.write(commit) ─▶ … ─▶ committed: the packets that awaited it leave
+      ─▶ CommitGate: which packets await the commit, which are sent at once
+      ─▶ Store.write(commit) ─▶ … ─▶ committed: the packets that awaited it are sent
 """
 
 from collections.abc import Callable
@@ -28,9 +28,10 @@ from semel.store.commit import Commit
 
 @final
 class Flushing:
-    """Commits what a tick has changed, and lets packets leave."""
+    """Commits the changes of a tick, and sends its packets."""
 
-    # Why a commit could not be handed to the store; "": none failed. The broker has to end then.
+    # Why a commit could not be passed to the store; "": none failed. After a failure the broker
+    # must be stopped.
     store_failure: str
     _settings: Final[BrokerSettings]
     _connections: Final[Connections]
@@ -40,13 +41,13 @@ class Flushing:
     _counters: Final[BrokerCounters]
     _log: Final[Callable[[str], None]]
     _wall: Final[Callable[[], float]]
-    # Sessions whose next deliveries are in commits that the store does not have yet.
+    # Sessions whose next deliveries are in commits that the store has not written yet.
     _awaiting_refill: list[SessionState]
-    # What this tick has left for searches of retained messages, in the units of `turns.py`, and how
-    # many messages from backlogs it may still send.
+    # What this tick may still spend on searches of retained messages, in the units of `turns.py`,
+    # and how many messages from backlogs it may still send.
     _search_work: int
     _send_left: int
-    # Sessions that had their share of that and have more to send; and those that had none.
+    # Sessions that have used their share of this and have more to send; those that got no share.
     _unfinished: list[SessionState]
     _unserved: list[SessionState]
 
@@ -95,7 +96,7 @@ class Flushing:
             self._connections.close_for_fault(number, event, problem, now)
 
     def flush(self, now: float) -> None:
-        """Commit what the tick has changed. Packets leave now, or when the store has the commit."""
+        """Commit the changes of the tick. Packets are sent now, or when it is committed."""
         router = self._router
         changed = router.dirty
         router.dirty = []
@@ -111,7 +112,7 @@ class Flushing:
             self._send(self._connections.send_queue.take(), now)
             return
         for topic_name in expired:
-            # A newer message of the topic is in the commit already.
+            # A newer message of the topic may already be in the commit.
             if router.retained.get(topic_name) is None:
                 commit.retained.append((topic_name, None))
         leaving = self._split_packets(commit, now)
@@ -134,7 +135,7 @@ class Flushing:
         return leaving
 
     def _serve_all(self, states: list[SessionState], now: float) -> None:
-        """Let each session send what it can. A failure closes that session's connection only."""
+        """Let each session send what it can. A failure closes the connection of one session."""
         served = 0
         try:
             for state in states:
@@ -150,7 +151,7 @@ class Flushing:
             self._router.dirty.extend(states[served:])
 
     def _close_unserved(self, state: SessionState, problem: str, now: float) -> None:
-        """Serving a session failed: its connection is closed."""
+        """Close the connection of a session because serving it failed."""
         client = client_label(state.client_id)
         self._connections.close_for_fault(
             state.connection, f"serving {client} failed", problem, now
@@ -161,7 +162,7 @@ class Flushing:
             self._log(f"changes of {client} in this tick are lost: {format_exc()}")
 
     def _mark_unfinished(self) -> None:
-        """Continue in the next tick, first with the sessions that had no share of this one."""
+        """Continue in the next tick, beginning with the sessions that got no share of this one."""
         router = self._router
         marked = router.dirty
         router.dirty = []
@@ -200,10 +201,10 @@ class Flushing:
             (self._unfinished if share > 0 else self._unserved).append(state)
 
     def _refill(self, state: SessionState, now: float) -> None:
-        """Load deliveries that only the store has, as many as can be sent."""
+        """Load deliveries from the store, as many as can be sent."""
         session = state.session
         while session.connected and session.backlog.missing() and session.poll_left:
-            # Reading one costs as much as sending it.
+            # Reading a delivery costs as much as sending it.
             self._send_left -= session.backlog.missing()
             if not self._router.refill(state):
                 if not state.damage:
@@ -212,7 +213,7 @@ class Flushing:
             session.poll(now, session.poll_left)
 
     def _take_changes(self, state: SessionState) -> list[Outgoing]:
-        """Put durable changes of a session into the commit. Returns the packets to send."""
+        """Add the durable changes of a session to the commit. Returns its packets."""
         changes, packets = state.session.drain()
         if changes:
             self._router.gate.await_commit(state)
@@ -226,8 +227,8 @@ class Flushing:
             try:
                 is_committed = self._router.store.write(commit)
             except Exception as problem:
-                # Numbers were given out that no row has: nothing more is written or acknowledged,
-                # and the owner of the broker has to end it.
+                # The rows of this commit are lost, but their numbers are assigned. So nothing more
+                # is written or acknowledged, and the owner must stop the broker.
                 self.store_failure = fault_report(problem)
                 self._log(f"the store failed: {self.store_failure}")
         if self.store_failure:
@@ -239,7 +240,7 @@ class Flushing:
             self._router.uncommitted.append(commit)
 
     def committed(self, commit: Commit, now: float) -> None:
-        """The store has this commit: packets that awaited it leave."""
+        """The store has written this commit: send the packets that awaited it."""
         for state in self._awaiting_refill:
             self._router.mark_dirty(state)
         self._awaiting_refill = []
@@ -258,7 +259,7 @@ class Flushing:
 
     def _send(self, leaving: list[tuple[int, list[Outgoing]]], now: float) -> None:
         """Encode packets into the output of their connections."""
-        # Messages stop at the bound: only answers that nobody reads can reach twice as much.
+        # Messages stop at `maximum_outgoing_bytes`: only unread answers can reach twice as much.
         bound = 2 * self._settings.maximum_outgoing_bytes
         for number, packets in leaving:
             connection = self._connections.by_number.get(number)
@@ -268,7 +269,7 @@ class Flushing:
             try:
                 self._encode(connection, packets)
             except Violation as violation:
-                # The client accepts no packet of this size, or this is a bug of ours.
+                # The packet exceeds the client's Maximum Packet Size, or this is a bug.
                 connection.is_muted = True
                 self._log(f"{connection.label} closed: a packet cannot be sent: {violation}")
                 self._connections.drop(connection, now)
@@ -286,7 +287,7 @@ class Flushing:
         counters = self._counters
         for packet in packets:
             if isinstance(packet, bytes):
-                # The hot path has counted its messages.
+                # The hot path has already counted its messages.
                 if connection.send_encoded(packet) != PUBLISH:
                     counters.packets_sent += 1
             else:

@@ -1,14 +1,14 @@
 """The hot path: ordinary packets, processed directly in the received bytes.
 
-It makes no decision of its own. It takes a PUBLISH if its topic has a `Route`, which the plain path
-has learned, and an acknowledgement if it is the next step of its exchange. Everything unusual
+It makes no decisions of its own. It processes a PUBLISH if its topic has a `Route`, which the plain
+path has cached, and an acknowledgement if it is the next step of its exchange. Any other packet
 (RETAIN, DUP, properties, an unknown topic, a packet out of order) stays in the decoder, and the
-plain path in `core.py` handles that one packet.
+plain path in `core.py` handles it.
 
-Successive QoS 0 messages of one topic are a *run*: one slice of the received bytes, appended to
-each session. If a session cannot take the bytes as they are (another version, a subscription
-identifier, a small Maximum Packet Size, no room), the plain path routes these messages to it, one
-by one. A test feeds both paths the same bytes and compares every byte of the output.
+Consecutive QoS 0 messages of one topic are a *run*: one slice of the received bytes, which is
+appended to the output of each session. If a session needs other bytes (another version, a
+subscription identifier, a small Maximum Packet Size) or has no room, the plain path routes these
+messages to it one by one. A test feeds both paths the same bytes and compares all output.
 """
 
 from typing import Final, final
@@ -47,14 +47,14 @@ from semel.mqtt.side import CLIENT
 
 @final
 class Run:
-    """Successive QoS 0 messages of one topic, from `start` in the received bytes."""
+    """Consecutive QoS 0 messages of one topic, from `start` in the received bytes."""
 
     route: Route | None
     start: i64
     count: i64
-    # Where it has to end: the bytes up to there, copied to every receiver, are one turn of work.
+    # Where it must end: copying the bytes up to there to all receivers is the work of one turn.
     limit: i64
-    # Bytes of the largest packet, and of all payloads.
+    # The size of the largest packet, and of all payloads.
     largest: i64
     payload: i64
 
@@ -67,11 +67,11 @@ class Run:
         self.payload = 0
 
     def clear(self) -> None:
-        """No run: an exception may have left one."""
+        """Discard a run that an exception may have left."""
         self.route = None
 
     def begin(self, route: Route, start: i64, share: i64) -> None:
-        """Begin a run without a message, for this much work."""
+        """Start an empty run, for at most this much work."""
         self.route = route
         self.start = start
         self.limit = start + (share << COPY_SHIFT) // (len(route.states) + 1)
@@ -80,7 +80,7 @@ class Run:
         self.payload = 0
 
     def add(self, size: i64, payload: i64) -> None:
-        """Add a message: the sizes of its packet and of its payload."""
+        """Add a message, given the sizes of its packet and of its payload."""
         self.count += 1
         self.payload += payload
         if size > self.largest:
@@ -89,9 +89,9 @@ class Run:
 
 @final
 class PublishParts:
-    """One PUBLISH of QoS 1 or 2, cut so that other sessions need only another identifier.
+    """A QoS 1 or 2 PUBLISH, split so that each receiver only needs another Packet Identifier.
 
-    `head` is before the Packet Identifier, `tail` behind it.
+    `head` is the bytes before the identifier, `tail` those after it.
     """
 
     qos: int
@@ -113,7 +113,7 @@ class HotPath:
     """Processes ordinary packets of all connections."""
 
     routes: Final[Routes]
-    # Packets that were processed here.
+    # How many packets were processed here.
     taken: int
     _router: Final[Router]
     _authority: Final[Authority]
@@ -140,22 +140,22 @@ class HotPath:
         self._parts = PublishParts()
 
     def learn(self, state: SessionState, packet: Publish) -> None:
-        """The plain path has routed this message: the next ones of its topic may be taken here."""
+        """Cache the route of a message that the plain path has just routed."""
         if packet.topic_name and not packet.properties.present:
             rights = self._authority.rights(state.client_id)
             router = self._router
             self.routes.learn(packet.topic_name, router.matches, rights, router.faults)
 
     def take(self, connection: Connection, state: SessionState, now: float, turn_work: int) -> None:
-        """Process packets from the decoder's position, up to the first that is not ordinary or the
-        end of the turn."""
+        """Process packets from the decoder's position, up to the first one that is not ordinary, or
+        to the end of the turn."""
         router = self._router
         decoder = connection.decoder
         data, start = decoder.unread()
         at: i64 = start
         available: i64 = len(data)
         maximum: i64 = decoder.maximum_packet_size
-        # In 5.0 one byte of property length, which is 0 in an ordinary PUBLISH.
+        # In 5.0 an ordinary PUBLISH has one byte of Property Length, which is 0.
         properties: i64 = 1 if connection.exchange.version == MQTT5 else 0
         routes = self.routes
         routes.refresh()
@@ -164,7 +164,7 @@ class HotPath:
         run.clear()
         packets: i64 = 0
         messages: i64 = 0
-        # The work for packets is added at the end, that for deliveries where they happen.
+        # The work for packets is added at the end; the work for deliveries where they are made.
         share: i64 = turn_work - router.work
         while at + 4 <= available and packets < share:
             first: i64 = data[at]
@@ -179,7 +179,7 @@ class HotPath:
                 continue
             qos: i64 = first >> 1 & 3
             if first & (DUP_FLAG | RETAIN_FLAG) or qos == 3:
-                break  # DUP, RETAIN
+                break  # DUP, RETAIN, or an invalid QoS
             body: i64 = at + 2
             if length > 127:
                 second: i64 = data[body]
@@ -237,7 +237,7 @@ class HotPath:
     def _answer(
         self, connection: Connection, state: SessionState, data: bytes, at: i64, first: i64
     ) -> bool:
-        """Process an acknowledgement of four bytes. False, and nothing changed, if unusual."""
+        """Process an acknowledgement of four bytes. Returns False, unchanged, if not ordinary."""
         kind = first >> 4
         if kind < PUBACK or kind > PUBCOMP or first & 15 != FIXED_FLAGS[kind]:
             return False
@@ -245,11 +245,11 @@ class HotPath:
         if not ordinary_answer(connection.exchange, CLIENT, kind, packet_id):
             return False
         answered = state.session.receive_plain_ack(kind, packet_id)
-        assert answered, "what the exchange awaits, the session awaits"
+        assert answered, "Exchange and Session await the same acknowledgements"
         return True
 
     def _end_run(self, publisher: SessionState, data: bytes, end: i64, now: float) -> None:
-        """Give the run, if there is one, to its receivers."""
+        """Send the run, if there is one, to its receivers."""
         run = self._run
         route = run.route
         if route is None:
@@ -257,7 +257,7 @@ class HotPath:
         run.route = None
         version = publisher.session.version
         piece = data[run.start : end]
-        # Its size as the plain path counts it.
+        # The sum of `Message.size`, as the plain path would count it.
         size = run.count * route.topic_size + run.payload
         grants = route.grants
         plain: set[str] | None = None
@@ -308,7 +308,7 @@ class HotPath:
         route: Route,
         now: float,
     ) -> bool:
-        """Process the QoS 1 or 2 message in `_parts`. False, and nothing changed, if unusual."""
+        """Process the QoS 1 or 2 message in `_parts`. Returns False, unchanged, if not ordinary."""
         session = publisher.session
         parts = self._parts
         qos = parts.qos

@@ -1,11 +1,11 @@
-"""The lifetime of sessions, and what happens to them without a connection.
+"""The lifetime of sessions: from the first connection to expiry, with their wills.
 
-    begin ─▶ a connection has it ─▶ leave ─▶ check: publish its will when that is due,
-                    ▲                        │      end it when it has expired
-                    └──────── begin ◀────────┘
+    begin ─▶ connected ─▶ leave ─▶ check: publish the will when it is due,
+                 ▲                 │      end the session when it has expired
+                 └───── begin ◀────┘
 
-When a broker starts, every session of the store has lost its connection just then: the delays of
-wills and the expiry of sessions run from there, unless they ran already.
+When a broker starts, the connections of all restored sessions count as lost at that moment: delays
+of wills and expiry intervals start then, unless they were already running.
 """
 
 from collections.abc import Callable
@@ -30,12 +30,12 @@ from semel.mqtt.session_restore import restore_backlog, restore_end
 from semel.store.commit import QUEUED_BYTES
 from semel.store.store import RestoredSession, RestoredState, RestoredWill
 
-# Queued deliveries of a durable session that are kept in memory; the store has the others.
+# How many queued deliveries of a durable session are kept in memory; the store has the others.
 WINDOW: Final = 1_000
 # The same while it is not connected: there may be many such sessions.
 WINDOW_AWAY: Final = 20
 
-# Scheduled checks of sessions that have ended: beyond this number, the list is rebuilt.
+# Tolerated number of obsolete scheduled checks, before the heap is rebuilt.
 _STALE_CHECKS: Final = 50
 
 # A check that failed is repeated after this time.
@@ -44,7 +44,7 @@ _RETRY_SECONDS: Final = 60.0
 
 @final
 class Lifetimes:
-    """Begins and ends all sessions, and publishes their wills."""
+    """Starts and ends all sessions, and publishes their wills."""
 
     _router: Final[Router]
     _gate: Final[CommitGate]
@@ -54,10 +54,10 @@ class Lifetimes:
     _maximum_expiry: Final[int]
     shares: Final[SessionShares]
     _next_number: int
-    # A heap of (when, client identifier): a delayed will is due, or the session ends.
+    # A heap of (time, client identifier): when a delayed will is due, or the session ends.
     _checks: list[tuple[float, str]]
-    # Work of this tick for wills and ends, in the units of `turns.py`; whether checks that are due
-    # wait for the next tick.
+    # Work of this tick for wills and ends of sessions, in the units of `turns.py`; whether checks
+    # that are due were postponed to the next tick.
     work: int
     is_behind: bool
     _discarded: Final[ThrottledLog]
@@ -86,18 +86,18 @@ class Lifetimes:
         self.work = 0
         self.is_behind = False
 
-    # --- the beginning ----------------------------------------------------------------------------
+    # --- start ------------------------------------------------------------------------------------
 
     def restore(self, saved: RestoredState, now: float) -> None:
-        """Continue from what the store has. Every connection counts as closed just now."""
+        """Restore all sessions, retained messages and wills. Connections count as lost now."""
         router = self._router
         self._next_number = saved.next_session
         by_number: dict[int, SessionState] = {}
         for each in sorted(saved.sessions, key=_left_at):
-            # The limit may be lower than when the session began.
+            # The limit may have been lowered since the session began.
             expiry_interval = min(each.expiry_interval, self._maximum_expiry)
             if not expiry_interval:
-                # The session was to end with its connection.
+                # The session ended with its connection.
                 router.commit.ended.append(each.store_id)
                 continue
             state = SessionState(each.client_id, Session(), expiry_interval)
@@ -117,7 +117,7 @@ class Lifetimes:
             ends_at = each.ends_at
             was_cut = expiry_interval != each.expiry_interval
             if was_cut and ends_at is not None and ends_at > now + expiry_interval:
-                # A session that is cut ends at the new limit from now, and none gets longer by it.
+                # Apply the lower limit from now on. It must not extend a session.
                 ends_at = None
             restore_end(state.session, ends_at, expiry_interval, now)
             router.sessions[each.client_id] = state
@@ -137,7 +137,7 @@ class Lifetimes:
             self._restore_will(kept, now)
         for state in by_number.values():
             self.check(state, now)
-        # The limit may be lower than before.
+        # The limit may have been lowered.
         self._discard(len(router.sessions) - self._maximum_sessions, now)
 
     def _restore_will(self, kept: RestoredWill, now: float) -> None:
@@ -155,21 +155,21 @@ class Lifetimes:
             self._publish_will(state, now)
 
     def _widen_window(self, state: SessionState) -> None:
-        """Much of a durable session's queue will be needed soon."""
+        """Keep more of a durable session's queue in memory, because it is needed soon."""
         if state.is_durable:
             state.session.backlog.window = self._window
 
     def _narrow_window(self, state: SessionState) -> None:
-        """A durable session's queue is not needed for a while."""
+        """Keep less of a durable session's queue in memory while it is not connected."""
         if state.is_durable:
             state.session.backlog.window = min(self._window, WINDOW_AWAY)
 
     def make_room(self, now: float) -> None:
-        """A client begins a session: if there are too many, discard an idle one."""
+        """Discard an idle session, if there is no room for a new one."""
         self._discard(len(self._router.sessions) + 1 - self._maximum_sessions, now)
 
     def _discard(self, count: int, now: float) -> None:
-        """End `count` idle sessions, or as many as there are."""
+        """End `count` idle sessions, or all if there are fewer."""
         while count > 0:
             state = self.shares.to_discard()
             if state is None:
@@ -177,7 +177,7 @@ class Lifetimes:
             try:
                 self.end(state, now)
             except Exception:
-                # It may be damaged, which must not fail the client that connects.
+                # A damaged session must not prevent the new client from connecting.
                 self.shares.keep(state)
                 name = client_label(state.client_id)
                 self._log(f"session of {name} cannot be discarded: {format_exc()}")
@@ -190,10 +190,10 @@ class Lifetimes:
             )
 
     def free_memory(self, wanted: int, now: float) -> None:
-        """Memory is short: discard idle sessions with about `wanted` bytes, the largest first.
+        """Discard idle sessions that are not durable, the largest first, to free `wanted` bytes.
 
-        Only sessions in memory. Otherwise messages for clients that do not return would keep new
-        clients out until they expire.
+        Called while memory is short. Otherwise messages for clients that do not return would keep
+        new clients out until they expire.
         """
         idle = [
             (_bytes_held(state.session), state)
@@ -215,14 +215,14 @@ class Lifetimes:
     def begin(
         self, state: SessionState, expiry_interval: int, will: Will | None, *, address: str
     ) -> None:
-        """From now on a connection from this address has the session, on these terms."""
+        """Attach the session to a connection from this address, on these terms."""
         self.shares.connected(state, address)
         state.expiry_interval = expiry_interval
         if self._gate.has_store and expiry_interval and not state.is_durable:
             state.store_id = self._next_number
             self._next_number += 1
         self._widen_window(state)
-        # It stays durable until it ends.
+        # A durable session stays durable until it ends.
         state.session.durable = state.is_durable
         self._store_session(state)
         # [MQTT-3.1.3-9] a delayed will is not published if the client returns in time
@@ -232,20 +232,20 @@ class Lifetimes:
         if will is not None:
             self._gate.accept_will(state)
 
-    # --- the end ----------------------------------------------------------------------------------
+    # --- end --------------------------------------------------------------------------------------
 
     def change_expiry(self, state: SessionState, expiry_interval: int) -> None:
-        """Its client disconnects with another Session Expiry Interval."""
+        """Set the Session Expiry Interval of a DISCONNECT."""
         state.expiry_interval = expiry_interval
         self._store_session(state)
 
     def discard_will(self, state: SessionState) -> None:
-        """[MQTT-3.1.2-10] its client disconnects normally."""
+        """Discard the will, because the client disconnects normally [MQTT-3.1.2-10]."""
         state.will = None
         self._store_will(state)
 
     def leave(self, state: SessionState, now: float) -> None:
-        """The session continues without a connection [4.1], or ends with it."""
+        """Detach the session from its connection: it continues without, or ends [4.1]."""
         before = self._router.work
         self.shares.left(state)
         state.session.disconnect(now, state.expiry_interval)
@@ -257,7 +257,7 @@ class Lifetimes:
         if self.work < TURN_WORK:
             self.check(state, now)
         else:
-            # Many connections are lost at one time: others are served in between.
+            # Many connections were lost at once: serve other clients in between.
             state.next_check = now
             heappush(self._checks, (now, state.client_id))
             self.is_behind = True
@@ -271,7 +271,7 @@ class Lifetimes:
         self.continue_checks(now)
 
     def continue_checks(self, now: float) -> None:
-        """Check the sessions that are due and did not fit into an earlier tick."""
+        """Check the sessions that are due, until the work of this tick is used up."""
         self.is_behind = False
         while self._checks and self._checks[0][0] <= now:
             if self.work >= TURN_WORK:
@@ -285,7 +285,7 @@ class Lifetimes:
                 try:
                     self.check(state, now)
                 except Exception:
-                    # The wills and ends of other sessions are due as well.
+                    # Other sessions still have to be checked.
                     name = client_label(client_id)
                     self._log(f"check of session {name} failed: {format_exc()}")
                     state.next_check = now + _RETRY_SECONDS
@@ -302,7 +302,7 @@ class Lifetimes:
             self.end(state, now)
             return
         due = state.session.ends_at if state.will_due is None else state.will_due
-        # One scheduled check is enough: an early one schedules the next.
+        # One scheduled check per session is enough: an early check schedules the next one.
         if due is not None and (state.next_check is None or due < state.next_check):
             state.next_check = due
             heappush(self._checks, (due, state.client_id))
@@ -315,7 +315,7 @@ class Lifetimes:
                 heapify(self._checks)
 
     def end(self, state: SessionState, now: float) -> None:
-        """The session is over."""
+        """End the session: publish its will, and delete it."""
         # [3.1.3.2.2] a delayed will is published at the latest when the session ends
         if state.will is not None:
             self._publish_will(state, now)
@@ -327,7 +327,7 @@ class Lifetimes:
     # --- wills ------------------------------------------------------------------------------------
 
     def _schedule_will(self, state: SessionState, now: float) -> None:
-        """[MQTT-3.1.2-8] after the delay, or when the session ends if that comes first."""
+        """Set when the will is due [MQTT-3.1.2-8]: after its delay, or when the session ends."""
         will = state.will
         assert will is not None
         delay = min(will.properties.will_delay_interval or 0, state.expiry_interval)
@@ -336,12 +336,12 @@ class Lifetimes:
             self._store_will(state)
 
     def _publish_will(self, state: SessionState, now: float) -> None:
-        """[MQTT-3.1.2-10] publish it, and delete it."""
+        """Publish the will, and delete it [MQTT-3.1.2-10]."""
         will = state.will
         assert will is not None
         state.will = None
         state.will_due = None
-        # In the same commit as its message, so that it is published once even after a crash.
+        # Deleted in the same commit as its message, so that a crash cannot publish it twice.
         self._store_will(state)
         router = self._router
         try:
@@ -353,7 +353,7 @@ class Lifetimes:
                     router.record(streams, message, state, properties=properties)
                 router.route(message, state.client_id, now, is_kept=self._gate.has_store)
         except Exception:
-            # The connection that is being served may be another one.
+            # Caught here, because the connection that is being served may be another one.
             self._log(f"will of {client_label(state.client_id)} lost: {format_exc()}")
 
     # --- the store --------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ class Lifetimes:
             self._router.commit.sessions.append(kept)
 
     def _store_will(self, state: SessionState) -> None:
-        """Store the will as it is now, or that there is none."""
+        """Add the current will, or its deletion, to the commit."""
         will = state.will
         if self._gate.has_store and (will is not None or state.has_stored_will):
             state.has_stored_will = will is not None
@@ -374,7 +374,7 @@ class Lifetimes:
 
 
 def _bytes_held(session: Session) -> int:
-    """Memory that the messages of a session take: its backlog and those in flight."""
+    """Memory of the messages of a session: in its backlog and in flight."""
     backlog = session.backlog
     return backlog.size + QUEUED_BYTES * len(backlog) + session.in_flight_bytes
 
@@ -384,9 +384,9 @@ def _weight(entry: tuple[int, SessionState]) -> int:
 
 
 def _left_at(saved: RestoredSession) -> tuple[float, int]:
-    """When its client disconnected, as far as the store knows, and its number.
+    """Sort key: when the client disconnected, as far as the store knows, and the store id.
 
-    A session without an end was connected or never ends: both count as connected.
+    A session without a stored end was connected or never expires; both count as connected.
     """
     at = inf if saved.ends_at is None else saved.ends_at - saved.expiry_interval
     return at, saved.store_id
@@ -405,6 +405,6 @@ def _will_message(will: Will, now: float) -> Message:
 
 
 def _message_properties(will: Will) -> Properties:
-    """The properties of a will that its message has: all except the delay."""
+    """The properties of the will's message: all except Will Delay Interval."""
     items = [item for item in will.properties.items if item[0] != WILL_DELAY_INTERVAL]
     return Properties(items)

@@ -1,12 +1,12 @@
-"""A log that never blocks the loop, and that no client can flood.
+"""A log that never blocks the event loop, and that no client can flood.
 
     LOG.info ─▶ Repeats ─▶ a bounded queue ─▶ a thread ─▶ stderr
                    │              └─ full: dropped and counted; reported when there is room again
                    └─ the same event too often: counted, and reported at intervals
 
-A pipe that nobody reads takes 64 KiB and then blocks its writer, which is a thread of its own here.
-Lines are *the same event* if they have the same words: quoted text, numbers and addresses do not
-count, so a client cannot make each of its lines a new event.
+A pipe that nobody reads accepts 64 KiB and then blocks its writer; therefore the writer is a
+separate thread. Two lines are *the same event* if they differ only in quoted text, numbers and
+addresses, so that a client cannot make each of its lines a new event.
 """
 
 import json
@@ -20,31 +20,32 @@ from collections import deque
 from datetime import UTC, datetime
 from typing import Final
 
-# Lines about one event that are written per interval, in seconds; the others are counted.
+# How many lines about one event are written per interval, and the interval in seconds. Further
+# lines are counted.
 REPEATED_LINES: Final = 50
 REPEATED_SECONDS: Final = 10.0
-# Different events that are distinguished at a time.
+# How many different events are distinguished at a time.
 MAXIMUM_EVENTS: Final = 1_000
-# Bytes of lines that wait to be written.
+# Maximum bytes of lines that wait to be written.
 QUEUED_BYTES: Final = 4 * 1024 * 1024
-# How long the end of the process waits until all lines are written.
+# How long `flush` and `close` wait until all lines are written.
 FLUSH_SECONDS: Final = 2.0
-# Characters that are quoted of the last line that was left out.
+# How many characters of the last suppressed line a summary quotes.
 QUOTED_CHARACTERS: Final = 300
 
-# What differs between lines about the same event: quoted text, addresses, numbers.
+# The parts in which lines about the same event differ: quoted text, addresses, numbers.
 _VARYING: Final = re.compile(
     r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[0-9a-fA-F]*[:.][0-9a-fA-F:.]+|\d+"""
 )
 
 
 def event_of(line: str) -> str:
-    """The words of a line, without what differs between clients."""
+    """The first line of a log message, without the parts that differ between clients."""
     return _VARYING.sub("*", line.partition("\n")[0][:1_000])
 
 
 class Repeated:
-    """One event: since when it is counted, and which lines were left out."""
+    """One event: when its interval began, and which of its lines were suppressed."""
 
     def __init__(self, now: float) -> None:
         self.began = now
@@ -55,21 +56,21 @@ class Repeated:
 
 
 class Repeats:
-    """Decides which lines are written, and summarizes the others."""
+    """Decides which lines are written, and summarizes the suppressed ones."""
 
     def __init__(self, lines: int = REPEATED_LINES, seconds: float = REPEATED_SECONDS) -> None:
         self.lines = lines
         self.seconds = seconds
-        # By event, in the order in which they began.
+        # By event, in the order in which their intervals began.
         self._events: dict[str, Repeated] = {}
 
     def admits(self, line: str, level: int, now: float) -> bool:
-        """Whether this line is to be written."""
+        """Count a line. Returns whether it should be written."""
         event = event_of(line)
         repeated = self._events.get(event)
         if repeated is None:
             if len(self._events) >= MAXIMUM_EVENTS:
-                # More at a time are a flood themselves, and count as one event.
+                # So many different events are a flood, too, and count as one event.
                 event = ""
             repeated = self._events.setdefault(event, Repeated(now))
         repeated.count += 1
@@ -81,7 +82,7 @@ class Repeats:
         return False
 
     def due(self, now: float) -> list[tuple[int, str]]:
-        """Levels and lines that summarize what was left out in intervals that are over."""
+        """Level and text of a summary for each event that had suppressed lines and is over."""
         lines: list[tuple[int, str]] = []
         for event, repeated in list(self._events.items()):
             if now < repeated.began + self.seconds:
@@ -99,14 +100,14 @@ class Repeats:
         return lines
 
     def wait(self, now: float) -> float | None:
-        """Seconds until `due` has something; None: nothing is counted."""
+        """Seconds until the next interval is over; None: no event is counted."""
         for repeated in self._events.values():
             return max(0.0, repeated.began + self.seconds - now)
         return None
 
 
 class LogWriter(logging.Handler):
-    """Writes lines to a file descriptor, in a thread that begins with the first line."""
+    """Writes lines to a file descriptor, in a thread that starts with the first line."""
 
     def __init__(
         self,
@@ -158,7 +159,7 @@ class LogWriter(logging.Handler):
         self._size += len(data)
 
     def _put_line(self, level: int, line: str) -> None:
-        """A line of our own."""
+        """Queue a line of this handler's own."""
         name = logging.getLevelName(level)
         made = {"name": "semel.broker.log", "levelno": level, "levelname": name, "msg": line}
         self._put(self.format(logging.makeLogRecord(made)))
@@ -175,23 +176,23 @@ class LogWriter(logging.Handler):
                 while data:
                     data = data[self._write(data) :]
             except OSError:
-                # The reader of the log is gone: nothing can be done about it.
+                # The reader of the log is gone, and there is nowhere to report it.
                 pass
             with self._condition:
                 self._is_writing = False
                 self._condition.notify_all()
 
     def _write(self, data: bytes) -> int:
-        """Write as much as is taken. How much that is."""
+        """Write some of the bytes. Returns how many."""
         try:
             return os.write(self._descriptor, data)
         except BlockingIOError:
-            # Whoever gave us the descriptor has made it so: this thread may wait all the same.
+            # The descriptor was made non-blocking elsewhere; this thread may block.
             select.select([], [self._descriptor], [])
             return 0
 
     def _next(self) -> bytes | None:
-        """The next bytes to write; None: nothing, and the writer ends."""
+        """Wait for bytes to write. Returns None if there are none and the handler is closing."""
         while True:
             now = time.monotonic()
             at = float("inf") if self._is_ending else now
@@ -213,7 +214,7 @@ class LogWriter(logging.Handler):
             self._condition.wait(self._repeats.wait(now))
 
     def flush(self) -> None:
-        """Wait until all lines are written, but not forever: perhaps nobody reads them."""
+        """Wait until all lines are written, at most `flush_seconds`: perhaps nobody reads them."""
         with self._condition:
             if self._thread is not None:
                 self._condition.wait_for(self._is_idle, self._flush_seconds)
@@ -222,7 +223,7 @@ class LogWriter(logging.Handler):
         return not self._queue and not self._is_writing
 
     def close(self) -> None:
-        """Write the remaining lines and summaries, and end."""
+        """Write the remaining lines and summaries, and end the thread."""
         with self._condition:
             self._is_ending = True
             self._condition.notify_all()
@@ -233,13 +234,13 @@ class LogWriter(logging.Handler):
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as a JSON object: an event `log`, or the one that `extra` describes.
+    """Formats a record as a JSON object: an event `log`, or the event in its `extra`.
 
     `LOG.info(…, extra={"event": {"event": "ready", "port": port}})` adds these keys to the object.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The object on one line. `text` has several lines if there is a traceback."""
+        """The object on one line. With a traceback, `text` contains several lines."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         found = {
             "at": at.replace("+00:00", "Z"),
@@ -252,7 +253,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def level_name(level: int) -> str:
-    """The name of a level, as in [broker] log_level."""
+    """The name of a level, as in the setting [broker] log_level."""
     if level >= logging.ERROR:
         return "error"
     return "warning" if level >= logging.WARNING else "info"

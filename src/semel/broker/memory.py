@@ -1,12 +1,12 @@
-"""One limit for the memory of the whole process, behind all other bounds.
+"""One limit for the memory of the whole process, in addition to all other bounds.
 
-Each bound counts one thing; together, and multiplied by clients, they can exceed the memory of the
-machine. So the server measures the process once a second and after many received bytes. Above the
-limit memory is *short*, until it is a twentieth below the limit: the broker continues with what it
-has, and accepts nothing new that it would have to keep in memory.
+Each other bound limits one thing; together, and multiplied by clients, they can exceed the memory
+of the machine. So the server measures the process once a second and after many received bytes.
+Above the limit memory is *short*, until it is 5 % below the limit: the broker continues with what
+it has, and accepts nothing new that it would have to keep in memory.
 
     short ─▶ a client without a session is refused             one with a session may return
-          ─▶ a message for a queue in memory is dropped        durable sessions go on
+          ─▶ a message for a queue in memory is dropped        durable sessions still queue it
           ─▶ a message for a new topic is not retained         an existing one may be replaced
           ─▶ another subscription is refused
           ─▶ less is kept for a slow reader                    see ROOM_WHEN_SHORT
@@ -17,14 +17,14 @@ import os
 from collections.abc import Sequence
 from typing import Final, final
 
-# More than any machine has.
+# No limit: more than any machine has.
 UNLIMITED: Final = 1 << 60
 
-# Bytes kept for one client that reads slowly, while memory is short.
+# Bytes kept for one slow client while memory is short.
 ROOM_WHEN_SHORT: Final = 64 * 1024
 
 _RESIDENT: Final = "/proc/self/statm"
-# The memory of the machine, and the limit of its container in either version of control groups.
+# The memory of the machine, and the limit of the container in cgroups v2 and v1.
 _SYSTEM: Final = "/proc/meminfo"
 _CONTAINER: Final = (
     "/sys/fs/cgroup/memory.max",
@@ -44,7 +44,7 @@ class Memory:
         self.is_short = False
 
     def update(self, resident: int) -> bool:
-        """Set what the process has, in bytes. Returns whether `is_short` changed."""
+        """Update from the resident bytes of the process. Returns whether `is_short` changed."""
         was_short = self.is_short
         if resident > self.limit:
             self.is_short = True
@@ -60,14 +60,14 @@ def resident_bytes(path: str = _RESIDENT) -> int:
 
 
 def available_bytes(system: str = _SYSTEM, container: Sequence[str] = _CONTAINER) -> int:
-    """The memory of the machine, or of the container if that is less; 0 if unknown."""
+    """The memory of the machine, or the limit of the container if lower; 0 if unknown."""
     least = 0
     for line in _read(system).splitlines():
         if line.startswith("MemTotal:"):
             least = int(line.split()[1]) * 1024
     for path in container:
         text = _read(path).strip()
-        # Without a limit this is "max", or a number beyond all memory.
+        # Without a limit this is "max", or a number above the memory of the machine.
         if text.isdigit() and (not least or int(text) < least):
             least = int(text)
     return least

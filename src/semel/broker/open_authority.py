@@ -1,4 +1,4 @@
-"""A broker without users: every client may do everything, which it logs once."""
+"""The Authority of a broker without users: every client may do everything."""
 
 from collections.abc import Callable
 from typing import Final, final
@@ -10,7 +10,7 @@ from semel.mqtt.reasons import SUCCESS
 
 @final
 class OpenAuthority(Authority):
-    """Allows everything. Warns when the first client gives credentials."""
+    """Allows everything. Warns once, when the first client sends credentials."""
 
     _warn: Final[Callable[[str], None]]
     _has_warned: bool

@@ -1,12 +1,12 @@
-"""Back-pressure by readers: a publisher that is faster than a subscriber is paused for a while.
+"""Back-pressure from readers: a publisher that is faster than a subscriber is paused for a while.
 
-    a message for a reader that is behind  ─▶ pause: its publisher is not read from
-    the reader has caught up, or has left  ─▶ the publisher is read from again
-    the timeout                            ─▶ likewise, and no publisher waits for this reader until
-                                              it has caught up: a reader that hangs delays others
-                                              once, and not longer than this
+    a message for a reader that is behind     ─▶ pause: the publisher's socket is not read
+    the reader has caught up or disconnected  ─▶ the publisher's socket is read again
+    timeout                                   ─▶ the same, and no publisher waits for this reader
+                                                 until it has caught up: a reader that hangs delays
+                                                 others once, at most for the timeout
 
-A reader is behind when it uses half of its bounds. What does not fit into them is dropped and
+A reader is behind when it uses half of its bounds. Messages that exceed the bounds are dropped and
 counted, as the settings say; pausing publishers only makes that rare.
 """
 
@@ -25,13 +25,13 @@ def caught_up_mark(maximum_outgoing: int) -> int:
 class Pressure:
     """Pauses publishers for slow readers."""
 
-    # Seconds that a publisher is paused at most; 0: it never is.
+    # For how many seconds a publisher is paused at most; 0: never.
     timeout: Final[float]
-    # Connections that may be read from again.
+    # Connections whose sockets may be read again.
     released: list[Connection]
-    # By number: paused connections, and until when.
+    # Paused connections by number, and until when they are paused.
     _paused: Final[dict[int, tuple[Connection, float]]]
-    # By client identifier of the reader: numbers of the connections that are paused for it.
+    # Numbers of the paused connections, by client identifier of the reader that they wait for.
     _paused_by: Final[dict[str, set[int]]]
 
     def __init__(self, timeout: float) -> None:
@@ -41,11 +41,11 @@ class Pressure:
         self._paused_by = {}
 
     def pause(self, publisher: Connection, readers: list[SessionState], now: float) -> None:
-        """These readers are behind with what this publisher has just sent."""
+        """Pause a publisher, because these readers of its messages are behind."""
         if not self.timeout or publisher.closing:
             return
         for reader in readers:
-            # A packet in the same piece may have closed its session meanwhile.
+            # A later packet in the same bytes may have ended the session of the reader.
             if (
                 reader.session.connected
                 and not reader.is_too_slow
@@ -57,14 +57,14 @@ class Pressure:
                 self._paused_by.setdefault(reader.client_id, set()).add(publisher.number)
 
     def caught_up(self, reader: SessionState) -> None:
-        """The reader has little left to read, or has left: no publisher waits for it."""
+        """Release the publishers that wait for a reader that has caught up or disconnected."""
         reader.is_too_slow = False
         for number in self._paused_by.pop(reader.client_id, ()):
             if not any(number in others for others in self._paused_by.values()):
                 self._release(number)
 
     def expire(self, sessions: dict[str, SessionState], now: float) -> list[SessionState]:
-        """Release publishers at their timeout. Returns the readers that they waited for."""
+        """Release publishers after the timeout. Returns the readers that they waited for."""
         over = [number for number, (_, until) in self._paused.items() if now >= until]
         too_slow: list[SessionState] = []
         for number in over:
@@ -82,7 +82,7 @@ class Pressure:
         return too_slow
 
     def forget(self, publisher: Connection) -> None:
-        """The publisher is closed."""
+        """Forget a publisher whose connection is closed."""
         if self._paused.pop(publisher.number, None) is not None:
             for waiting in self._paused_by.values():
                 waiting.discard(publisher.number)
@@ -92,7 +92,7 @@ class Pressure:
         return not self._paused
 
     def delays_publishers(self, reader: SessionState) -> bool:
-        """Whether publishers wait for this reader, or did until the timeout."""
+        """Whether publishers wait for this reader, or waited until the timeout."""
         return reader.is_too_slow or reader.client_id in self._paused_by
 
     def _release(self, number: int) -> None:

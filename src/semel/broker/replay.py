@@ -1,29 +1,30 @@
 """Replay of recorded streams over MQTT: subscriptions to `$stream/<name>/<filter>`.
 
-An MQTT 5.0 client says with the user property `stream-offset` of its SUBSCRIBE where to begin. It
-gets the record in order, each message under `$stream/<name>/<its topic>` and with the user
-properties `stream-seq` and `stream-time`, up to the end of the record and then what is added.
+An MQTT 5.0 client chooses where to start with the user property `stream-offset` of its SUBSCRIBE.
+It receives the record in order, each message with the topic `$stream/<name>/<original topic>` and
+the user properties `stream-seq` and `stream-time`, and after the end of the record the messages
+that are added to it.
 
-    store ─ records ─▶ Cursor ─ messages that the filter matches and the client may get ─▶ Session
-                         └──── its position ───▶ the commit that has these deliveries
+    store ─ records ─▶ Cursor ─ messages that match and that the client may receive ─▶ Session
+                         └──── its position ───▶ the commit with these deliveries
 
-*Flow:* a message is taken from the record when the session can send it at once: the Receive Maximum
-leaves quota, nothing is queued, and the client has read nearly all that was sent. So a replay never
-fills a queue, other messages of the session have priority, and no publisher waits for it. The
-cursors of a session take turns, and one session does not use up a tick.
+*Flow:* a message is taken from the record only if the session can send it at once: there is quota,
+nothing is queued, and the client has read nearly everything that was sent. So a replay never fills
+a queue, other messages of the session have priority, and no publisher waits for it. The cursors of
+a session take turns, and one session cannot use up a tick.
 
 *Exactly once:* the position of a durable session's cursor is in the same commit as the deliveries
-that moved it, and their packets leave after that commit. After a crash QoS 2 messages arrive
-exactly once, QoS 1 messages without a gap, and QoS 0 messages at most once, all in the order of the
-record.
+that advanced it, and their packets are sent after that commit. So even after a crash QoS 2 messages
+arrive exactly once, QoS 1 messages without gaps, and QoS 0 messages at most once, all in the order
+of the record.
 
-A replayed message is a new one: it has no Message Expiry Interval, RETAIN 0 and DUP 0, whatever the
-recorded one had. It is neither recorded nor retained, and no other client gets it.
+A replayed message is a new message: it has no Message Expiry Interval, RETAIN 0 and DUP 0, whatever
+the recorded one had. It is neither recorded nor retained, and goes to no other client.
 
-Choices that the standard leaves open: a `stream-offset` applies to all subscriptions to streams in
-its SUBSCRIBE, and not to the others; more than one are refused, and so is a shared subscription to
-a stream. Overlapping subscriptions get a copy each, because each has a position of its own. No
-Local and Retain As Published have no effect.
+The standard leaves these choices open: a `stream-offset` applies to all subscriptions to streams in
+its SUBSCRIBE, and not to other subscriptions; more than one `stream-offset` is refused, and so is a
+shared subscription to a stream. Each of several overlapping subscriptions gets a copy, because each
+has its own position. No Local and Retain As Published have no effect.
 """
 
 from collections.abc import Callable
@@ -69,8 +70,8 @@ OFFSET: Final = "stream-offset"
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 OFFSET_RULE: Final = (
-    f"the user property {OFFSET} must be given once at the most, as {EARLIEST}, {LATEST}, a seq"
-    " such as 42, or a time with its zone such as 2026-11-16T03:00:00Z"
+    f"the user property {OFFSET} must be given at most once, as {EARLIEST}, {LATEST}, a seq such"
+    " as 42, or a time with its zone such as 2026-11-16T03:00:00Z"
 )
 # User properties of replayed messages.
 SEQ: Final = "stream-seq"
@@ -83,20 +84,20 @@ _LARGEST_SEQ: Final = 2**63 - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
-# Different problems that one Reason String lists.
+# How many different problems one Reason String lists.
 _LISTED_PROBLEMS: Final = 5
-# Subscriptions to streams that one session may have.
+# How many subscriptions to streams one session may have.
 MAXIMUM_CURSORS: Final = 100
-# Records that a session may process in a tick. A query of the store counts as one.
+# How many records a session may process in a tick. A query of the store counts as one.
 _TICK_RECORDS: Final = 100
-# Records that a durable cursor may skip before its position is stored without a delivery.
+# After how many skipped records the position of a durable cursor is stored without a delivery.
 _MAXIMUM_SKIPPED: Final = 1_000
-# Ended sessions in a list of waiting ones: beyond this number, the list is rebuilt.
+# Tolerated number of ended sessions in a list of waiting ones, before the list is rebuilt.
 _STALE_SESSIONS: Final = 50
 # Seconds until a damaged record is read again, and between two log lines about a stream.
 _RETRY_SECONDS: Final = 60.0
 
-# Recorded properties that a replayed message has.
+# The recorded properties that a replayed message keeps.
 _REPLAYED_PROPERTIES: Final = (
     1 << PAYLOAD_FORMAT_INDICATOR
     | 1 << CONTENT_TYPE
@@ -107,12 +108,12 @@ _REPLAYED_PROPERTIES: Final = (
 
 
 def is_of_stream(topic_filter: str) -> bool:
-    """Whether it is a filter for the record of a stream, shared or not."""
+    """Whether this is a filter for the record of a stream, shared or not."""
     return split_share(topic_filter)[1].startswith(STREAM_TOPICS)
 
 
 def split_stream(topic_filter: str) -> tuple[str, str]:
-    """Name and inner filter of `$stream/<name>/<filter>`; ("", "") if it has not that form."""
+    """Name and inner filter of `$stream/<name>/<filter>`; ("", "") if it has another form."""
     name, _, inner_filter = topic_filter[len(STREAM_TOPICS) :].partition("/")
     return ("", "") if has_wildcard(name) or not inner_filter else (name, inner_filter)
 
@@ -127,7 +128,7 @@ def given_offsets(properties: Properties) -> list[str]:
 
 
 def parse_offset(text: str, stream: Stream) -> tuple[int, int] | None:
-    """Position and `since` of a cursor that begins there; None if this is no offset."""
+    """Position and `since` of a cursor that starts at this offset; None if it is invalid."""
     if text == EARLIEST:
         return 1, 0
     if text == LATEST:
@@ -148,9 +149,9 @@ def parse_offset(text: str, stream: Stream) -> tuple[int, int] | None:
 def suback(
     exchange: Exchange, packet: Subscribe, reasons: list[int], problems: list[str]
 ) -> SubAck:
-    """The answer to a SUBSCRIBE, with the problems as Reason String if the client accepts it."""
+    """The answer to a SUBSCRIBE, with the problems as Reason String if the client accepts one."""
     plain = SubAck(packet.packet_id, reasons)
-    # [MQTT-3.1.2-29] only if it has asked for it
+    # [MQTT-3.1.2-29] only with Request Problem Information
     if not problems or exchange.version != MQTT5 or not exchange.wants_problem_information:
         return plain
     text = _reason_string(problems)
@@ -160,7 +161,7 @@ def suback(
 
 
 def _reason_string(problems: list[str]) -> str:
-    """The first problems, each once: a SUBSCRIBE may have more than a string can hold."""
+    """The first distinct problems: a SUBSCRIBE may have more than fit into a string."""
     distinct = list(dict.fromkeys(problems))
     text = "; ".join(distinct[:_LISTED_PROBLEMS])
     more = len(distinct) - _LISTED_PROBLEMS
@@ -168,7 +169,7 @@ def _reason_string(problems: list[str]) -> str:
 
 
 def replayed(record: RecordedMessage, cursor: Cursor, qos: int) -> Message | None:
-    """The message for a record; None if its topic is too long for the prefix."""
+    """The message for a record; None if its topic would be too long with the prefix."""
     topic_name = cursor.prefix + record.topic_name
     if text_size(topic_name) > MAXIMUM_TWO_BYTES:
         return None
@@ -193,11 +194,11 @@ class Replays:
     _router: Final[Router]
     _send_queue: Final[SendQueue]
     _log: Final[Callable[[str], None]]
-    # By stream and client identifier: sessions with a cursor at the end of the record, and those
+    # By stream and client identifier: sessions with a cursor at the end of the record, and sessions
     # whose next records are being read.
     _at_end: Final[dict[int, dict[str, SessionState]]]
     _reading: Final[dict[int, dict[str, SessionState]]]
-    # The same for those whose next record is damaged; when the log may say so again.
+    # The same for sessions whose next record is damaged; by stream, when that is logged again.
     _damaged: Final[dict[int, dict[str, SessionState]]]
     _quiet_until: Final[dict[int, float]]
 
@@ -218,7 +219,7 @@ class Replays:
     # --- subscriptions ----------------------------------------------------------------------------
 
     def restore(self, saved: RestoredState) -> None:
-        """Restore the cursors, after the sessions were restored."""
+        """Restore the cursors. The sessions must have been restored before."""
         kept: dict[tuple[int, str], int] = {}
         for number, topic_filter, value in saved.cursors:
             kept[(number, topic_filter)] = value
@@ -246,7 +247,7 @@ class Replays:
                 self._router.commit.cursors.append((number, topic_filter, stream.last_seq))
             cursor.restore(kept[(number, topic_filter)])
         for name in sorted(unknown):
-            self._log(f"stream {quoted(name)} is not configured any more: its subscribers wait")
+            self._log(f"stream {quoted(name)} is no longer configured: its subscribers wait")
 
     def subscribe(
         self,
@@ -256,9 +257,9 @@ class Replays:
         problems: list[str],
         now: float,
     ) -> int:
-        """Subscribe to a stream, or move its cursor. Returns the reason code.
+        """Subscribe to a stream, or move the cursor of a subscription. Returns the reason code.
 
-        A refusal adds a sentence to `problems`.
+        If it is refused, appends the reason to `problems`.
         """
         router = self._router
         topic_filter = subscription.topic_filter
@@ -276,7 +277,7 @@ class Replays:
             if name:
                 problems.append(f"there is no stream {quoted(name)}")
             else:
-                problems.append(f"a stream is subscribed to by {STREAM_TOPICS}<name>/<filter>")
+                problems.append(f"the filter for a stream is {STREAM_TOPICS}<name>/<filter>")
             return TOPIC_FILTER_INVALID
         offsets = given_offsets(packet.properties)
         begins: tuple[int, int] | None = None
@@ -288,7 +289,7 @@ class Replays:
         cursors = state.cursors
         cursor = None if cursors is None else cursors.all.get(topic_filter)
         if cursor is None and cursors is not None and len(cursors.all) >= MAXIMUM_CURSORS:
-            problems.append(f"a session has {MAXIMUM_CURSORS} subscriptions to streams at the most")
+            problems.append(f"a session has at most {MAXIMUM_CURSORS} subscriptions to streams")
             return QUOTA_EXCEEDED
         identifiers = packet.properties.subscription_identifiers
         identifier = identifiers[0] if identifiers else 0
@@ -319,7 +320,7 @@ class Replays:
         return cursor
 
     def unsubscribe(self, state: SessionState, topic_filter: str) -> None:
-        """Delete the cursor; messages in flight are completed [MQTT-3.10.4-3]."""
+        """Delete the cursor. Messages in flight are still completed [MQTT-3.10.4-3]."""
         cursors = state.cursors
         if cursors is not None:
             cursors.all.pop(topic_filter, None)
@@ -329,7 +330,7 @@ class Replays:
     # --- waking cursors ---------------------------------------------------------------------------
 
     def recorded(self, commit: Commit) -> None:
-        """These records are committed: cursors at the end of their streams continue."""
+        """Continue the cursors at the end of a stream to which this commit has added records."""
         if self._at_end:
             for record in commit.records:
                 self._wake(self._at_end.pop(record.stream, None))
@@ -337,16 +338,16 @@ class Replays:
                     return
 
     def read(self, stream: int) -> None:
-        """The store has read records of a stream: cursors that wait for them continue."""
+        """Continue the cursors that wait for records of a stream, which the store has read."""
         self._wake(self._reading.pop(stream, None))
 
     def retry(self) -> None:
-        """Once a second: those whose next record is damaged see whether it is time to try again."""
+        """Once a second: let cursors whose next record is damaged retry when it is time."""
         while self._damaged:
             self._wake(self._damaged.popitem()[1])
 
     def released(self, state: SessionState | None, commit: Commit) -> None:
-        """Packets that awaited this commit on the session's connection have left."""
+        """Packets that awaited this commit were sent on the connection of this session."""
         if (
             state is not None
             and state.cursors is not None
@@ -356,7 +357,7 @@ class Replays:
             self._router.mark_dirty(state)
 
     def written(self, state: SessionState) -> None:
-        """The session's client has read something."""
+        """The client of this session has read some of its output."""
         cursors = state.cursors
         if cursors is not None and cursors.awaits_reader and self._router.has_caught_up(state):
             self._router.mark_dirty(state)
@@ -382,7 +383,7 @@ class Replays:
     # --- sending ----------------------------------------------------------------------------------
 
     def send(self, state: SessionState, now: float) -> None:
-        """Send what a session can take now, from each of its cursors in turn."""
+        """Send as many records as the session can send now, from each of its cursors in turn."""
         cursors = state.cursors
         assert cursors is not None
         if not state.session.connected:
@@ -417,11 +418,11 @@ class Replays:
             turns = going
 
     def _step(self, state: SessionState, cursors: Cursors, cursor: Cursor, now: float) -> bool:
-        """Process one record. False: there is none now, or the session cannot take it."""
+        """Process one record. Returns False if there is none now, or it cannot be sent now."""
         try:
             record = None if now < cursor.retry_at else self._next(state, cursors, cursor)
         except Unusable as problem:
-            # As for a segment that cannot be read: the client and its other subscriptions go on.
+            # The client and its other subscriptions continue.
             record = None
             cursor.retry_at = now + _RETRY_SECONDS
             self._log_damage(cursor.stream, problem, now)
@@ -440,7 +441,7 @@ class Replays:
             if self._router.may_receive(state.client_id, record.topic_name):
                 self._send_record(state, cursors, cursor, record, qos, now)
             elif state.client_id in self._router.faults:
-                # The authority failed: the connection is closed, and the next one asks again.
+                # The authority failed: the connection will be closed, and the next one retries.
                 self._router.mark_dirty(state)
                 return False
         cursor.advance()
@@ -486,12 +487,12 @@ class Replays:
             self._log(f"stream {stream.name} cannot be replayed now and will be retried: {problem}")
 
     def _can_send(self, state: SessionState, cursors: Cursors, qos: int) -> bool:
-        """Whether the session can send a message at once, and its client keeps up."""
+        """Whether the session can send a message at once, and its client has caught up."""
         if not self._router.has_caught_up(state):
             cursors.awaits_reader = True
             return False
         if not qos and cursors.awaited_commit is not None:
-            # QoS 0 messages wait already, and nothing else bounds their number.
+            # QoS 0 messages already await a commit, and nothing else bounds their number.
             return False
         return state.session.can_send(qos)
 
@@ -511,7 +512,7 @@ class Replays:
         session = state.session
         session.send(message, now)
         if not session.backlog.is_empty():
-            # [MQTT-3.1.2-25] its client accepts no packet of this size: dropped here
+            # [MQTT-3.1.2-25] it exceeds the client's Maximum Packet Size: `poll` drops it
             session.poll(now)
         cursor.missed_first = cursor.missed_last = 0
         cursors.sent = True
@@ -519,7 +520,7 @@ class Replays:
             cursors.sent_unacknowledged = True
 
     def _store_positions(self, state: SessionState, cursors: Cursors) -> None:
-        """Store the positions of a durable session with the deliveries that moved them."""
+        """Commit the positions of a durable session with the deliveries that advanced them."""
         router = self._router
         if state.is_durable:
             if cursors.sent:

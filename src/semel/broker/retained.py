@@ -4,15 +4,15 @@
     level ─▶ level ─▶ … ─▶ RetainedNode     a filter with one: down the tree, level by level
 
 Each message is in the node where its topic ends, and a node exists only while it or a node below
-it has a message. There are two trees. Names that begin with `$` have a tree of their own, and only
-a filter that begins with `$` is looked up there: so [MQTT-4.7.2-1] holds by construction. Nothing
-recurses. A name takes a node for each level: the caller bounds that with `check_levels`.
+it has a message. There are two trees: names that begin with `$` have their own tree, in which only
+filters that begin with `$` are looked up, so that [MQTT-4.7.2-1] holds by construction. Nothing
+recurses. A name has one node per level, a number that the caller bounds with `check_levels`.
 
-A filter may match a hundred thousand messages, so a `RetainedSearch` goes through the tree step by
-step, as its owner has time, while others change the tree. It returns messages that were retained
-when it began and still are: later ones reach the subscriber when they are published.
+A filter may match a hundred thousand messages. So a `RetainedSearch` traverses the tree in steps,
+when its owner has time, and the tree may change between steps. It returns the messages that were
+retained when it started and still are; later messages reach the subscriber when they are published.
 
-An expired message is never returned. It takes up room until a search or `sweep` finds it.
+An expired message is never returned. It takes up memory until a search or `sweep` finds it.
 """
 
 import sys
@@ -23,24 +23,24 @@ from typing import Final, final
 from semel.mqtt.message import Message
 from semel.mqtt.topics import has_wildcard
 
-# About how many bytes a retained message takes beside its own, and each further node of the tree.
-# Measured, see tests/broker/test_retained.py.
+# Approximate memory of a retained message besides its own bytes, and of each further node of the
+# tree. Measured, see tests/broker/test_retained.py.
 RETAINED_BYTES: Final = 400
 LEVEL_BYTES: Final = 350
 
-# Nodes that one step of a search visits at most, and children that it holds at a time.
+# How many nodes one step of a search visits at most, and how many children it fetches at a time.
 _STEP_NODES: Final = 100
 _BATCH: Final = 1_000
 
 
 @final
 class RetainedNode:
-    """A node of the tree: the levels of a name up to here, and the message of that name."""
+    """A node of the tree: the levels of a name up to here, and the message with this name."""
 
     children: Final[dict[str, "RetainedNode"]]  # in the order of their births
     birth: Final[int]
     message: Message | None
-    put: int  # the number of the message, among all that were ever put
+    put: int  # the value of `Retained.last_put` when the message was put
 
     def __init__(self, birth: int) -> None:
         self.children = {}
@@ -51,13 +51,13 @@ class RetainedNode:
 
 @final
 class Branch:
-    """Children of a node that a search goes through, a batch at a time.
+    """The children of a node, which a search visits in batches.
 
-    Between two batches children may be added and removed. They are in the order of their births,
-    so the search continues behind the last that it has seen.
+    Between two batches children may be added and removed. They are ordered by birth, so that the
+    search continues after the last one that it has visited.
     """
 
-    depth: Final[int]  # of the filter's levels, which the children are compared with
+    depth: Final[int]  # the level of the filter with which the children are compared
     _node: Final[RetainedNode]
     _batch: list[RetainedNode]
     _at: int
@@ -85,7 +85,7 @@ class Branch:
     def _fetch(self) -> None:
         start = self._position
         if start:
-            # With the last one of the previous batch, if it is still in the same position.
+            # Include the last child of the previous batch, to see if it is still in its position.
             batch = list(islice(self._node.children.values(), start - 1, start + _BATCH))
             if batch and batch[0].birth == self._last_birth:
                 del batch[0]
@@ -107,11 +107,11 @@ class Branch:
 
 @final
 class RetainedSearch:
-    """The retained messages for one subscription, one after the other."""
+    """Finds the retained messages for one subscription, one by one."""
 
     qos: Final[int]
     identifier: Final[int]
-    # Messages of a lower QoS are left out: they were lost with the connection that subscribed.
+    # Messages with a lower QoS are skipped: they were lost with the connection that subscribed.
     minimum_qos: int
     visited: int  # nodes that the last step visited
     _retained: Final["Retained"]
@@ -139,7 +139,7 @@ class RetainedSearch:
         self._first = first
 
     def next(self, now: float) -> Message | None:
-        """The next message, or None if this step has found none: see `is_done`."""
+        """The next message, or None if this step found none; then check `is_done`."""
         self.visited = 0
         first = self._first
         if first is not None:
@@ -163,8 +163,8 @@ class RetainedSearch:
         return self._first is None and not self._branches
 
     def _visit(self, node: RetainedNode, depth: int, now: float) -> Message | None:
-        """Descend from a node that matches `depth` levels of the filter. Returns its message if it
-        matches the whole filter."""
+        """Descend from a node that matches `depth` levels of the filter. Returns the message of the
+        node that matches the whole filter, if any."""
         levels = self._levels
         # A level without a wildcard matches at most one child.
         while depth < len(levels) and levels[depth] != "#" and levels[depth] != "+":
@@ -176,7 +176,7 @@ class RetainedSearch:
             depth += 1
         self.visited += 1
         if depth < len(levels):
-            # [MQTT-4.7.1-2] # matches any number of levels, also none; + matches one
+            # [MQTT-4.7.1-2] # matches any number of levels, including none; + matches one
             below = levels[depth] == "#"
             if node.children:
                 self._branches.append(Branch(node, depth if below else depth + 1))
@@ -193,20 +193,20 @@ class RetainedSearch:
 
 @final
 class Retained:
-    """Retained messages, of at most `maximum` topics and at most `maximum_bytes` in all."""
+    """Retained messages, of at most `maximum` topics and at most `maximum_bytes` in total."""
 
     maximum: Final[int]
     maximum_bytes: Final[int]
-    size: int  # bytes that all of them take
+    size: int  # memory of all messages
     _by_name: Final[dict[str, RetainedNode]]
     _expiring: Final[
         OrderedDict[str, RetainedNode]
-    ]  # those with an expiry; the first is swept next
+    ]  # messages with an expiry; the first is swept next
     _root: Final[RetainedNode]
     _dollar_root: Final[RetainedNode]
     _last_birth: int
-    last_put: int  # number of messages ever put
-    # Topics whose message has expired and was deleted: the owner takes this list.
+    last_put: int  # how many messages were ever put
+    # Topics whose message was deleted because it expired: the owner takes this list.
     expired: list[str]
 
     def __init__(self, maximum: int, maximum_bytes: int = sys.maxsize) -> None:
@@ -225,11 +225,11 @@ class Retained:
         return len(self._by_name)
 
     def put(self, topic_name: str, message: Message) -> bool:
-        """Replace the message of the topic; False if there is no room.
+        """Set the message of the topic. Returns False if there is no room.
 
-        Only `maximum_bytes` can refuse a message for a topic that has one. Then the topic has
-        none: the old one is not its last any more [MQTT-3.3.1-5]. For a message with an empty
-        payload the caller calls `delete` [MQTT-3.3.1-6].
+        A topic that already has a message can exceed only `maximum_bytes`. Then its old message is
+        deleted, because it is no longer the last one [MQTT-3.3.1-5]. For a message with an empty
+        payload the caller must call `delete` instead [MQTT-3.3.1-6].
         """
         assert topic_name == message.topic_name
         node = self._by_name.get(topic_name)
@@ -274,7 +274,7 @@ class Retained:
         self._prune(topic_name)
 
     def search(self, topic_filter: str, qos: int, identifier: int) -> RetainedSearch:
-        """Search for the messages whose topic matches a valid filter that is not shared."""
+        """Start a search for the messages that match a valid filter, which must not be shared."""
         if has_wildcard(topic_filter):
             root = self._root_for(topic_filter)
             return RetainedSearch(self, root, topic_filter.split("/"), qos, identifier)
@@ -298,7 +298,7 @@ class Retained:
         return deleted
 
     def expire(self, topic_name: str) -> None:
-        """The message of the topic has expired: delete it."""
+        """Delete the expired message of the topic."""
         self.delete(topic_name)
         self.expired.append(topic_name)
 
@@ -329,8 +329,8 @@ class Retained:
 
 
 def cost(message: Message) -> int:
-    """Bytes that a retained message takes, with the nodes of its topic."""
+    """Approximate memory of a retained message, with the nodes of its topic."""
     topic_name = message.topic_name
-    # The levels are strings of their own. One character beyond ASCII makes all of them wide.
+    # Each level is a separate string. One character beyond ASCII widens all characters.
     levels = len(topic_name) if topic_name.isascii() else 4 * len(topic_name)
     return message.size + levels + RETAINED_BYTES + LEVEL_BYTES * topic_name.count("/")

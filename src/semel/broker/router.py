@@ -1,7 +1,7 @@
-"""Routes messages to sessions: by subscriptions, retained messages and shared subscriptions.
+"""Routes messages to sessions: to subscribers, to members of shared subscriptions, as retained.
 
-A client with several matching subscriptions gets one copy, with the highest of their QoS and all
-of their identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4]; the standard would allow one copy for each.
+A client with several matching subscriptions gets one copy, with their highest QoS and all of their
+identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4]; the standard also permits one copy for each.
 """
 
 from traceback import format_exc
@@ -48,10 +48,10 @@ from semel.store.commit import QUEUED_BYTES, SHARED_PAYLOAD, Commit, RecordedMes
 from semel.store.store import Store
 from semel.store.streams import Stream, Streams
 
-# Topics of the broker's own reports: they are never stored.
+# The prefix of the topics that the broker itself publishes. They are never stored.
 OWN_TOPICS: Final = "$SYS/"
 
-# Seconds until the store is asked again for expired messages, if commits are on their way.
+# Seconds until the store is queried again for expired messages, if it has pending commits.
 _RECHECK_SECONDS: Final = 1.0
 
 
@@ -69,7 +69,7 @@ class Copy:
         self.identifiers = []
 
     def add(self, entry: SubscriptionEntry) -> None:
-        """One more subscription matches."""
+        """Add a matching subscription."""
         self.qos = max(self.qos, entry.qos)
         if entry.retain_as_published:
             self.retain_as_published = True
@@ -79,7 +79,7 @@ class Copy:
 
 @final
 class Router:
-    """All sessions, subscriptions and retained messages, and the changes of this tick."""
+    """Has all sessions, subscriptions and retained messages, and the changes of this tick."""
 
     sessions: Final[dict[str, SessionState]]
     subscriptions: Final[SubscriptionTree]
@@ -89,34 +89,34 @@ class Router:
     memory: Final[Memory]
     gate: Final[CommitGate]
     streams: Final[Streams]
-    # Sessions that `Flushing` has to serve at the end of the tick.
+    # Sessions that `Flushing` serves at the end of the tick.
     dirty: list[SessionState]
-    # Work done for the connection whose turn it is, in the units of `turns.py`; work that may still
-    # be spent on sending retained messages to one new subscriber.
+    # Work done in the current turn, in the units of `turns.py`; work that may still be spent on
+    # sending retained messages to one new subscriber.
     work: int
     retained_work: int
-    # The matches of the message that was routed last.
+    # The matching subscriptions of the message that was routed last.
     matches: Matches
     commit: Commit
-    # About how many bytes the commit of this tick has so far.
+    # The approximate size of this tick's commit so far.
     unwritten_bytes: int
-    # Commits that the store was handed and has not confirmed.
+    # Commits that were passed to the store and that it has not confirmed.
     uncommitted: Final[list[Commit]]
     maximum_subscriptions: Final[int]
     maximum_client_subscription_bytes: Final[int]
     maximum_subscription_bytes: Final[int]
     maximum_queued: Final[int]
     maximum_queued_bytes: Final[int]
-    # Clients for whom the authority failed in this tick, with the first failure of each.
+    # Clients for which the authority failed in this tick, with the first failure of each.
     faults: dict[str, str]
-    # Sessions whose `damage` was found in this tick, the number of the connection that each had
-    # then, and the damage.
+    # Sessions whose `damage` was found in this tick, with their connection at that time (0: none)
+    # and the damage.
     unreadable: list[tuple[SessionState, int, str]]
-    # Sessions that were given a message while they used half of their bounds.
+    # Sessions that got a message while they used half of their bounds.
     slow_readers: list[SessionState]
     _behind_room: Final[int]
     _caught_up_room: Final[int]
-    # Messages that were dropped: the queue was full, or the reader too slow.
+    # How many messages were dropped, because a queue was full or a reader too slow.
     dropped: int
 
     def __init__(
@@ -163,43 +163,42 @@ class Router:
         self.dropped = 0
 
     def mark_dirty(self, state: SessionState) -> None:
-        """This session has to be served at the end of the tick."""
+        """Serve this session at the end of the tick."""
         if not state.dirty:
             state.dirty = True
             self.dirty.append(state)
             self.work += SESSION_WORK
 
     def unwritten_rows(self) -> int:
-        """Rows of the commits that the store has not confirmed."""
+        """The number of rows in commits that the store has not confirmed."""
         rows = 0
         for commit in self.uncommitted:
             rows += len(commit.changes) + len(commit.records)
         return rows
 
     def match(self, topic_name: str) -> Matches:
-        """The subscriptions that match a topic; the search counts as work."""
+        """The subscriptions that match a topic. The search counts as work."""
         matches = self.subscriptions.match(topic_name)
         self.work += matches.visited * NODE_WORK + len(matches.entries) * ENTRY_WORK
         return matches
 
     def has_store_room(self) -> bool:
-        """Whether the store has room for more than the commit of this tick.
+        """Whether the store has room for more than the commit of this tick has so far.
 
-        One message may go to many sessions: this is asked before each message, not once a tick.
+        Checked before each message, not once a tick, because one message may go to many sessions.
         """
         return self.unwritten_bytes <= self.store.room
 
     def authorize_publish(self, client_id: str, topic_name: str) -> int:
-        """SUCCESS, or the reason code with which a message of this client is refused."""
+        """Return SUCCESS, or the reason code with which to refuse a message of this client."""
         if topic_name.startswith((OWN_TOPICS, STREAM_TOPICS)):
             return NOT_AUTHORIZED
         return self.authority.publish(client_id, topic_name)
 
     def may_receive(self, client_id: str, topic_name: str) -> bool:
-        """Whether a message may reach a client.
+        """Whether the client may receive messages of this topic.
 
-        If the authority fails, only this client is affected: neither the publisher nor other
-        receivers.
+        A failure of the authority affects only this client, not the publisher or other receivers.
         """
         try:
             return self.authority.receive(client_id, topic_name)
@@ -208,7 +207,7 @@ class Router:
             return False
 
     def check_behind(self, state: SessionState) -> None:
-        """Note a connected session that is behind with reading."""
+        """Add a connected session to `slow_readers` if it uses half of its bounds."""
         session = state.session
         if session.connected:
             if session.room < self._behind_room or len(session.backlog) * 2 > self.maximum_queued:
@@ -231,7 +230,7 @@ class Router:
         dup: bool = False,
         properties: Properties = NO_PROPERTIES,
     ) -> None:
-        """Record a message in the streams of its topic; `properties` as received."""
+        """Record a message in these streams, with its properties as received."""
         properties = message_properties(properties).compact()
         for stream in streams:
             stream.last_seq += 1
@@ -262,10 +261,11 @@ class Router:
         only: set[str] | None = None,
         is_kept: bool = False,
     ) -> bool:
-        """Give a message to its subscribers. Returns whether there are any.
+        """Route a message to its subscribers. Returns whether there are any.
 
-        `only`: the clients that may get it; the others have it already. `is_kept`: a stream or
-        an identifier keeps it. The gate knows afterwards whether anything does.
+        `only`: deliver to these clients only, because the others already have it. `is_kept`: a
+        stream, or a stored identifier, keeps the message. Afterwards `gate.message_is_kept` is
+        True if anything keeps it.
         """
         self.gate.begin_message(is_kept=is_kept)
         if message.retain:
@@ -276,7 +276,7 @@ class Router:
             client_id = entry.client_id
             if only is not None and client_id not in only:
                 continue
-            # [MQTT-3.8.3-3] not to its own publisher
+            # [MQTT-3.8.3-3] not to the client that published it
             if entry.no_local and client_id == publisher:
                 continue
             copy = copies.get(client_id)
@@ -297,7 +297,7 @@ class Router:
     def would_keep(
         self, topic_name: str, qos: int, publisher: SessionState, *, retain: bool
     ) -> bool:
-        """Whether such a message would be kept in the store."""
+        """Whether the store would have to keep a message with this topic, QoS and RETAIN flag."""
         if retain or self.streams.of(topic_name) or self.gate.keeps_identifier(publisher, qos):
             return True
         if not qos:
@@ -320,19 +320,19 @@ class Router:
         elif self._has_memory_for(message) and self.retained.put(message.topic_name, message):
             kept = message
         else:
-            # The topic has no retained message now: the old one is not its last any more.
+            # The topic has no retained message now: an older one is no longer the last.
             self.dropped += 1
         if self.gate.has_store and not message.topic_name.startswith(OWN_TOPICS):
             self.gate.keep_message()
             self.commit.retained.append((message.topic_name, kept))
 
     def _has_memory_for(self, message: Message) -> bool:
-        """Whether it may be retained: while memory is short, it may only replace another."""
+        """Whether a message may be retained: while memory is short, only to replace another."""
         return not self.memory.is_short or self.retained.get(message.topic_name) is not None
 
     def _deliver_shared(self, group: ShareGroup, message: Message, now: float) -> None:
-        """Give it to one member: the next that is connected and keeps up, else one whose session
-        queues it, else the next that is connected."""
+        """Deliver a message to one member of the group: the next connected one whose queue is not
+        full, else (QoS 1 and 2) the next offline one, else (QoS 1 and 2) a connected one."""
         chosen: SubscriptionEntry | None = None
         keeps_up = False
         for entry in group.connected():
@@ -356,10 +356,10 @@ class Router:
             self._deliver(self.sessions[chosen.client_id], message, copy, now, chosen.topic_filter)
 
     def pass_on(self, state: SessionState, now: float) -> None:
-        """A member of shared subscriptions has left: others get what it was not sent [4.8.2].
+        """Hand unsent messages of a disconnected session's shared subscriptions over [4.8.2].
 
-        It keeps messages for which no other member is connected. The part of its queue that only
-        the store has is loaded, as far as there is room for what stays.
+        Messages for which no other member is connected stay with the session. The part of its queue
+        that only the store has is loaded, as far as there is room for what stays.
         """
         shares = {
             entry.topic_filter
@@ -373,7 +373,7 @@ class Router:
                 self._hand_over(state, session.give_up_shared(shares, sent=False), now)
 
     def refill(self, state: SessionState) -> bool:
-        """Load deliveries that only the store has. Returns whether there were any."""
+        """Load deliveries of the backlog from the store. Returns whether there were any."""
         session = state.session
         if not session.backlog.missing() or state.damage:
             return False
@@ -387,20 +387,20 @@ class Router:
         return bool(deliveries)
 
     def _note_damage(self, state: SessionState, problem: Exception) -> None:
-        """The rows of a session cannot be read: its connection, if any, is to be closed."""
+        """Record that rows of a session cannot be read. The next tick closes its connection."""
         state.damage = fault_report(problem)
         self.unreadable.append((state, state.connection, state.damage))
-        # Another tick is needed, which closes it.
+        # Makes sure that there is a next tick.
         self.mark_dirty(state)
 
     def _hand_over(self, state: SessionState, deliveries: list[Delivery], now: float) -> None:
-        """Give messages of shared subscriptions to other members."""
+        """Deliver messages of shared subscriptions to other members."""
         for delivery in deliveries:
             group = self.subscriptions.group(delivery.share)
             message = delivery.message
             assert message is not None
             if group is not None:
-                # Until the commit it may be on disk in this session's queue.
+                # Until the commit, the store may have it in the queue of this session.
                 self.gate.begin_message(is_kept=state.is_durable)
                 # Subscription Identifiers belong to the subscription of this session.
                 self._deliver_shared(group, without_identifiers(message), now)
@@ -415,7 +415,7 @@ class Router:
     def _deliver(
         self, state: SessionState, message: Message, copy: Copy, now: float, share: str = ""
     ) -> None:
-        # [MQTT-3.8.4-8] the lower of the two; [MQTT-3.3.1-12] [MQTT-3.3.1-13]
+        # [MQTT-3.8.4-8] the lower QoS of the two; [MQTT-3.3.1-12] [MQTT-3.3.1-13]
         qos = min(message.qos, copy.qos)
         retain = message.retain and copy.retain_as_published
         self._send(state, _variant(message, qos, retain, copy.identifiers), now, share)
@@ -428,7 +428,7 @@ class Router:
             if self.memory.is_short and not state.is_durable and not session.can_send(message.qos):
                 self.dropped += 1
                 return
-            # The bounds are for queued messages: what can be sent at once need not fit.
+            # The bounds limit queued messages only, not those that can be sent at once.
             if self._is_full(session, message) and not session.can_send(message.qos):
                 self._give_up_expired(state, now)
                 if self._is_full(session, message):
@@ -455,7 +455,7 @@ class Router:
                 self._note_damage(state, problem)
                 return
             if self.uncommitted or state.dirty:
-                # The store does not have the latest commits yet.
+                # The store has not written the latest commits yet.
                 soon = now + _RECHECK_SECONDS
                 next_expiry = soon if next_expiry is None else min(next_expiry, soon)
             session.give_up_beyond(expired, next_expiry)
@@ -511,9 +511,9 @@ class Router:
         return subscription.qos
 
     def send_retained(self, state: SessionState, now: float) -> bool:
-        """Send retained messages to a new subscriber, as many as it can take now.
+        """Send retained messages to a new subscriber, as many as its session can send now.
 
-        False if `retained_work` was not enough for all of them: a later tick continues.
+        Returns False if `retained_work` was used up: a later tick has to continue.
         """
         session = state.session
         searches = state.retained_searches
@@ -556,9 +556,9 @@ class Router:
         return True
 
     def end(self, state: SessionState, now: float) -> None:
-        """The session is over, and deleted [MQTT-4.1.0-2].
+        """End and delete a session [MQTT-4.1.0-2].
 
-        Its messages of shared subscriptions go to other members, as far as they can be read.
+        Its messages of shared subscriptions go to other members, if they can be read.
         """
         known_damage = state.damage
         if not self.load_exchanges(state) and not known_damage:
@@ -579,7 +579,7 @@ class Router:
             self._hand_over(state, self._uncommitted_deliveries(state), now)
 
     def _uncommitted_deliveries(self, state: SessionState) -> list[Delivery]:
-        """Deliveries of shared subscriptions that neither memory nor the store has.
+        """Deliveries of shared subscriptions that are neither in memory nor in the store.
 
         They are in commits that the store has not confirmed.
         """
@@ -602,9 +602,9 @@ class Router:
         return deliveries
 
     def load_exchanges(self, state: SessionState) -> bool:
-        """Load the messages in flight of a restored session, if that was not done.
+        """Load the open exchanges of a restored session, unless they have been loaded.
 
-        False: they cannot be read, and `damage` says why.
+        Returns False if they cannot be read; then `damage` says why.
         """
         if state.needs_load and not state.damage:
             try:
@@ -616,21 +616,21 @@ class Router:
         return not state.damage
 
     def is_readable(self, state: SessionState) -> bool:
-        """Whether a client can resume the session. What could not be read is tried again."""
+        """Whether a client can resume the session. Retries rows that could not be read before."""
         was_damaged = state.damage != ""
         state.damage = ""
         if was_damaged and self.load_exchanges(state):
             self.refill(state)
             if state.damage:
-                # The caller reports it.
+                # The caller reports the damage.
                 self.unreadable.pop()
         return self.load_exchanges(state)
 
 
 def queued_bytes(message: Message) -> int:
-    """About how many bytes a delivery of the message takes until it is written.
+    """Approximate size of a delivery of this message in a commit.
 
-    Without a large payload, which all deliveries share.
+    A large payload does not count, because all deliveries share it.
     """
     if len(message.payload) >= SHARED_PAYLOAD:
         return QUEUED_BYTES
@@ -638,7 +638,7 @@ def queued_bytes(message: Message) -> int:
 
 
 def _variant(message: Message, qos: int, retain: bool, identifiers: list[int]) -> Message:
-    """The message as one subscriber gets it."""
+    """The message as one subscriber receives it."""
     if qos == message.qos and retain == message.retain and not identifiers:
         return message
     properties = message.properties

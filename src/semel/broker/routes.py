@@ -1,15 +1,16 @@
-"""A cache of what the plain path has decided about a topic, for the hot path.
+"""Caches the decisions of the plain path about topics, for the hot path.
 
-    topic bytes ─▶ Route      these bytes are a Topic Name, these sessions get its messages, and
-                              publishers with these rights may publish them
+    topic bytes ─▶ Route      these bytes are a valid Topic Name, these sessions get its messages,
+                              and publishers with these rights may publish them
 
 The plain path adds a route after it has handled a message; nothing is decided here. A change of a
-subscription without a wildcard invalidates one route; one with a wildcard, or a change of rights,
-invalidates all.
+subscription without a wildcard invalidates one route. A change of a subscription with a wildcard,
+or of rights, invalidates all.
 
-Publishers choose topics, so the cache is bounded: by entries, one for each route and one for each
-session in it. It has two generations. When the young dictionary is full it becomes the old one, and
-a route that is found in the old one moves to the young: a flood of new topics evicts unused routes.
+Publishers choose topics, so the cache is bounded by entries: one for each route and one for each
+session in it. It has two generations. When the young dictionary is full, it becomes the old one. A
+route that is found in the old one moves to the young one, so that a flood of new topics evicts
+unused routes.
 """
 
 from collections.abc import Callable
@@ -21,25 +22,25 @@ from semel.broker.subscriptions import Matches, SubscriptionTree
 from semel.mqtt.wire import text_size
 from semel.store.streams import Stream, Streams
 
-# A flag beside the QoS of a session in a route: it gets its copy by the plain path.
+# A flag in the grant of a session: the plain path delivers its copy.
 PLAIN: Final = 4
 
-# Longer names are not cached, because entries are counted, not bytes.
+# Longer names are not cached, because the cache counts entries, not bytes.
 _LONGEST_NAME: Final = 512
 
 
 @final
 class Route:
-    """Who gets the messages of one topic, and who may publish them."""
+    """The receivers of the messages of one topic, and the rights that may publish them."""
 
     topic_name: Final[str]
     topic_size: Final[int]
-    # Its receivers; `grants` has for each the highest QoS of its subscriptions, | PLAIN.
+    # The receivers, and for each the highest QoS of its matching subscriptions | PLAIN or 0.
     states: Final[list[SessionState]]
     grants: Final[bytes]
     # The streams that record its messages.
     streams: Final[list[Stream]]
-    # Rights that allow publishing here: usually all publishers have the same.
+    # Rights that may publish to this topic: usually all publishers have the same rights.
     allowed: str
     others: set[str] | None
 
@@ -60,11 +61,11 @@ class Route:
         self.others = None
 
     def allows(self, rights: str) -> bool:
-        """Whether a publisher with these rights was allowed to publish here."""
+        """Whether a publisher with these rights may publish to this topic."""
         return self.allowed == rights or (self.others is not None and rights in self.others)
 
     def allow(self, rights: str) -> None:
-        """A publisher with these rights was allowed to."""
+        """Add rights that may publish to this topic."""
         if self.others is None:
             self.others = {rights}
         else:
@@ -73,7 +74,7 @@ class Route:
 
 @final
 class Routes:
-    """The cache. `maximum` bounds its entries; 0 caches nothing."""
+    """The cache of routes, with at most `maximum` entries; 0 caches nothing."""
 
     _subscriptions: Final[SubscriptionTree]
     _authority: Final[Authority]
@@ -85,7 +86,7 @@ class Routes:
     _maximum: Final[int]
     _young: dict[bytes, Route]
     _old: dict[bytes, Route]
-    # Entries in the young dictionary.
+    # The number of entries in the young dictionary.
     _entries: int
 
     def __init__(
@@ -113,7 +114,7 @@ class Routes:
         return len(self._young) + len(self._old)
 
     def refresh(self) -> None:
-        """Drop the routes that have changed since the last call."""
+        """Drop the routes that have become invalid since the last call."""
         subscriptions = self._subscriptions
         changed = subscriptions.take_changed_topics()
         generation = self._authority.generation
@@ -132,7 +133,7 @@ class Routes:
             self._old.pop(topic, None)
 
     def find(self, topic: bytes) -> Route | None:
-        """The route of these bytes. The caller calls `refresh` before, once for many."""
+        """The route of this topic, or None. The caller must call `refresh` first, once for many."""
         route = self._young.get(topic)
         if route is None:
             route = self._old.get(topic)
@@ -142,17 +143,17 @@ class Routes:
         return route
 
     def learn(self, topic_name: str, matches: Matches, rights: str, faults: dict[str, str]) -> None:
-        """The plain path has allowed a publisher with these rights to publish to this topic, and
-        has found these subscriptions.
+        """Cache that the plain path has allowed these rights to publish to this topic, and has
+        found these subscriptions.
 
-        `faults` names the clients for which the authority has failed: its answer is not known, and
-        the next message asks again.
+        A route with a client in `faults` is not cached: the authority has failed for it, so that
+        the next message must ask again.
         """
         self.refresh()
         topic = topic_name.encode("utf-8")
         route = self.find(topic)
         if route is None:
-            # Shared subscriptions choose a member for each message.
+            # A shared subscription chooses another member for each message: not cached.
             if not matches.groups and len(topic) <= _LONGEST_NAME:
                 route = self._route(topic_name, matches, rights)
                 if not faults or not any(each.client_id in faults for each in matches.entries):

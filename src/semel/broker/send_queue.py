@@ -1,4 +1,4 @@
-"""The packets of one tick, until they leave or go into the tick's commit."""
+"""The packets of one tick, until they are sent or added to the tick's commit."""
 
 from typing import Final, final
 
@@ -12,9 +12,9 @@ from semel.store.commit import Commit
 
 @final
 class SendQueue:
-    """Packets of one tick, by the number of their connection, in order."""
+    """The packets of one tick in order, each list with the number of its connection."""
 
-    # Connections whose packets could not be examined, and why: their owner closes them.
+    # Connections whose packets could not be split, and why. The owner must close them.
     failed: list[tuple[Connection, str]]
     _gate: Final[CommitGate]
     _connections: Final[dict[int, Connection]]
@@ -31,13 +31,13 @@ class SendQueue:
         self._packets.append((number, packets))
 
     def take(self) -> list[tuple[int, list[Outgoing]]]:
-        """All packets, for a broker without a store."""
+        """Take all packets."""
         packets = self._packets
         self._packets = []
         return packets
 
     def split(self, commit: Commit) -> list[tuple[int, list[Outgoing]]]:
-        """Put packets that await the commit into it. Returns those that leave at once."""
+        """Add packets that await the commit to it. Returns the packets to send at once."""
         leaving: list[tuple[int, list[Outgoing]]] = []
         for number, packets in self.take():
             connection = self._connections.get(number)
@@ -49,7 +49,7 @@ class SendQueue:
                 else:
                     leaving.append((number, packets))
             except Exception as problem:
-                # The packets of other connections must not stay behind.
+                # The packets of other connections must still be sent.
                 self.failed.append((connection, fault_report(problem)))
         return leaving
 

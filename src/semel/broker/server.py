@@ -1,7 +1,7 @@
-"""The broker on a network: asyncio, or uvloop where it is installed.
+"""The broker on a network, with uvloop if it is installed, otherwise asyncio.
 
 A thin shell: it moves bytes between sockets and the core, once a tick in each direction, and knows
-nothing of MQTT. An exception while serving one connection closes that one, and is logged once.
+nothing about MQTT. An exception while serving a connection closes it, and is logged once.
 """
 
 import asyncio
@@ -33,19 +33,19 @@ from semel.store.streams import Streams
 LOG: Final = logging.getLogger("semel.broker")
 
 SWEEP_SECONDS: Final = 1.0
-# How long the peer of a closing connection may take to read the last bytes.
+# How long a peer may take to read the last bytes of a closing connection.
 CLOSE_SECONDS: Final = 5.0
-# A tick collects what many sockets send, up to this many bytes.
+# A tick ends after this many received bytes of all sockets.
 TICK_BYTES: Final = 1024 * 1024
-# The memory is measured after this many bytes, and once a second.
+# Memory is measured after this many received bytes, and once a second.
 MEASURE_BYTES: Final = 4 * 1024 * 1024
 # Thresholds of the garbage collector: new containers, and collections per older generation.
 COLLECTOR_THRESHOLDS: Final = (50_000, 20, 50)
-# Errors for which the system accepts no new connection for the moment.
+# Errors of accept() that mean that the system is temporarily out of resources.
 OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 LOG_INTERVAL_SECONDS: Final = 10.0
 
-# By default they end the process at once. The broker has no use for them yet.
+# Their default action would end the process. The broker has no use for them yet.
 IGNORED_SIGNALS: Final = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 OPEN_TO_NETWORK: Final = (
     "this broker is open to the network: whoever can reach %s may connect without a password, read "
@@ -65,11 +65,11 @@ class CannotListen(Exception):
 
 
 class StoreFailed(Exception):
-    """Why the store can write nothing any more, in one sentence."""
+    """Why the store can no longer write, in one sentence."""
 
 
 class Peer(asyncio.Protocol):
-    """One socket."""
+    """Connects one socket to its `Connection`."""
 
     def __init__(self, server: "Server") -> None:
         self.server = server
@@ -78,9 +78,10 @@ class Peer(asyncio.Protocol):
         self.paused_by_reader = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transport has the methods, but not the class.
+        # uvloop's transport has the methods of asyncio.Transport, but is no subclass.
         self.transport = cast(asyncio.Transport, transport)
-        # When no more than this is unread, `resume_writing` is called: the reader has caught up.
+        # `resume_writing` is called when at most this many bytes are unsent: the reader has caught
+        # up.
         mark = caught_up_mark(self.server.settings.maximum_outgoing_bytes)
         self.transport.set_write_buffer_limits(high=mark, low=mark)
         name = transport.get_extra_info("peername")
@@ -93,7 +94,7 @@ class Peer(asyncio.Protocol):
             return
         self.server.peers[self.connection.number] = self
         if self.server.broker.has_output():
-            # Another one is to be closed for it.
+            # An older connection must be closed for it.
             self.server.schedule()
 
     def data_received(self, data: bytes) -> None:
@@ -105,7 +106,7 @@ class Peer(asyncio.Protocol):
         try:
             self.server.broker.receive(connection, data, self.server.now())
         except Exception:
-            # The fault domain of one connection ends here.
+            # A failure closes this connection only.
             LOG.exception("%s closed: serving it failed", connection.peer)
             self.abort()
         if not connection.may_be_read:
@@ -117,16 +118,16 @@ class Peer(asyncio.Protocol):
         self.server.schedule()
 
     def stop_reading(self, connection: Connection) -> None:
-        """Something pauses it. The core says when it may be read from again."""
+        """Stop reading a paused connection. The core reports when it may be read again."""
         if connection.paused_by_reader and not self.paused_by_reader:
-            # The core releases it in a tick, which has to happen.
+            # The core releases it in a tick, which must happen even if nothing else does.
             self.paused_by_reader = True
             timeout = self.server.settings.slow_subscriber_timeout
             self.server.loop.call_later(timeout, self.server.schedule)
         self.pause()
 
     def resume_reading(self) -> None:
-        """Read again, if nothing pauses it."""
+        """Read the socket again, unless something else pauses the connection."""
         assert self.connection is not None
         assert self.transport is not None
         self.paused_by_reader = self.connection.paused_by_reader
@@ -148,7 +149,7 @@ class Peer(asyncio.Protocol):
         try:
             self.server.broker.lost(connection, self.server.now())
         except Exception:
-            LOG.exception("the end of the connection of %s failed", connection.peer)
+            LOG.exception("cleaning up the connection of %s failed", connection.peer)
         self.server.schedule()
 
     def resume_writing(self) -> None:
@@ -165,14 +166,14 @@ class Peer(asyncio.Protocol):
         self.server.schedule()
 
     def abort(self) -> None:
-        """Close at once, without unsent bytes."""
+        """Close at once, and discard unsent bytes."""
         assert self.connection is not None
         assert self.transport is not None
         self.connection.closing = True
         self.transport.abort()
 
     def write_out(self) -> None:
-        """Write the output of the core for this socket, at once."""
+        """Write the output of the connection to the socket, and close it if it is closing."""
         connection, transport = self.connection, self.transport
         assert connection is not None
         assert transport is not None
@@ -190,7 +191,7 @@ class Peer(asyncio.Protocol):
 
 
 class Server:
-    """Listens, ticks and stops."""
+    """Runs the broker on an event loop: listens, ends ticks, sweeps, and stops."""
 
     def __init__(
         self,
@@ -201,8 +202,8 @@ class Server:
     ) -> None:
         self.settings = settings
         self.loop = asyncio.get_running_loop()
-        # The wall clock at the start, then the clock of the loop, which is never set: durable
-        # deadlines do not move when the wall clock is set.
+        # Deadlines use the wall clock at the start plus the monotonic clock of the loop, so that
+        # they do not move when the wall clock is set.
         self.clock_offset = time.time() - self.loop.time()
         self.store = Store() if store is None else store
         self.broker = Broker(
@@ -221,9 +222,9 @@ class Server:
         self.failed = asyncio.Event()
         self.peers: dict[int, Peer] = {}
         self.scheduled = False
-        # Nothing more is read or processed.
+        # While stopping, nothing more is read or processed.
         self.is_stopping = False
-        # Bytes received since the last tick; and before that, since the memory was measured.
+        # Bytes received since the last tick; bytes received before it since memory was measured.
         self.received_bytes = 0
         self.unmeasured_bytes = 0
         if settings.maximum_memory is None:
@@ -232,7 +233,10 @@ class Server:
         self.sweeper: asyncio.Task[None] | None = None
 
     async def start(self) -> tuple[str, int]:
-        """Listen. Returns host and port, which the system has chosen if the setting is 0."""
+        """Listen. Returns host and port (if the setting is 0, the port that the system chose).
+
+        Raises CannotListen.
+        """
         loop = self.loop
         if isinstance(self.store, DiskStore):
             sys.setswitchinterval(SWITCH_INTERVAL)
@@ -263,7 +267,7 @@ class Server:
         return address
 
     def reachable_addresses(self) -> list[str]:
-        """Addresses it listens on that are not of this machine alone: a host name may have both."""
+        """The addresses it listens on that other machines can reach; a host name may have both."""
         assert self.listener is not None
         addresses = {str(each.getsockname()[0]) for each in self.listener.sockets}
         return sorted(
@@ -300,17 +304,17 @@ class Server:
         await asyncio.sleep(0)
 
     def now(self) -> float:
-        """The clock of all deadlines."""
+        """The time of the clock that all deadlines use."""
         return self.clock_offset + self.loop.time()
 
     def _committed(self, commits: list[Commit]) -> None:
-        """The store has these commits: packets that awaited them leave."""
+        """The store has written these commits: send the packets that awaited them."""
         now = self.now()
         for commit in commits:
             try:
                 self.broker.committed(commit, now)
             except Exception:
-                # The clients of this commit are closed and have to reconnect.
+                # Its clients must reconnect to learn what is committed.
                 LOG.exception("commit %d: its clients could not be answered: closed", commit.number)
                 for number, _ in commit.packets:
                     self._abort(number)
@@ -328,14 +332,14 @@ class Server:
         self.schedule()
 
     def _fail(self, why: str) -> None:
-        """The store can write nothing any more: nothing is acknowledged from here on."""
+        """The store can no longer write: close all connections, and acknowledge nothing more."""
         self.failure = why
         for peer in list(self.peers.values()):
             peer.abort()
         self.failed.set()
 
     def schedule(self) -> None:
-        """Flush once at the end of this tick, for all sockets."""
+        """Schedule the end of this tick, once for all sockets."""
         if not self.scheduled:
             self.scheduled = True
             self.loop.call_soon(self._scheduled_tick)
@@ -344,12 +348,12 @@ class Server:
         self.scheduled = False
         self.tick()
         if not self.is_stopping:
-            # Other connections were answered first.
+            # After the tick, so that other connections were answered first.
             self.broker.take_turns(self.now())
             self._resume_reading()
 
     def tick(self) -> None:
-        """Commit what has changed since the last tick, and write what may leave."""
+        """End the tick: commit its changes, and write the output that may be sent."""
         self.unmeasured_bytes += self.received_bytes
         self.received_bytes = 0
         if self.unmeasured_bytes >= MEASURE_BYTES:
@@ -360,7 +364,7 @@ class Server:
         self._write_out()
 
     def measure(self) -> None:
-        """Measure the memory, and log if it becomes short or is not any more."""
+        """Measure the memory, and log when it becomes short or is no longer short."""
         self.unmeasured_bytes = 0
         memory = self.broker.memory
         resident = resident_bytes()
@@ -382,13 +386,13 @@ class Server:
                 try:
                     peer.write_out()
                 except Exception:
-                    # The output of other connections must not stay behind.
+                    # The output of other connections must still be written.
                     LOG.exception("writing to connection %d failed: closed", number)
                     self._abort(number)
         self._resume_reading()
 
     def _resume_reading(self) -> None:
-        """Read from released connections, and tick again if there is more to do."""
+        """Read released connections again, and schedule a tick if there is more to do."""
         broker = self.broker
         released = [*broker.pressure.released, *broker.resumed]
         broker.pressure.released = []
@@ -400,7 +404,7 @@ class Server:
             if peer is not None:
                 peer.resume_reading()
         if broker.router.dirty or broker.has_turns() or broker.store_pressure.has_resumable():
-            # There is room for queued messages now, or a connection has its next turn.
+            # Queued messages can be sent now, or a connection can take its next turn.
             self.schedule()
 
     def _abort(self, number: int) -> None:
@@ -415,18 +419,18 @@ class Server:
             now = self.now()
             try:
                 self.measure()
-                # Packets that were sent meanwhile have not been read yet.
+                # Packets that arrived while the loop was stalled have not been read yet.
                 self.broker.sweep(now, stalled_seconds=max(0.0, now - due))
                 self.tick()
             except Exception:
-                # Keep alive, wills and expiry of all clients depend on it: it continues.
+                # Keep alive, wills and expiry of all clients depend on the sweep: continue.
                 LOG.exception("the sweep failed")
 
 
 def raise_file_limit() -> int:
-    """Raise the limit of open files as far as allowed. Returns the limit."""
+    """Raise the limit of open files to the hard limit. Returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # A hard limit of "unlimited" may be more than the kernel allows: then the limit stays.
+    # A hard limit of "unlimited" may exceed what the kernel allows: then the limit stays.
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
@@ -436,7 +440,7 @@ def raise_file_limit() -> int:
 def tune_collector() -> None:
     """Run the garbage collector rarely, and never on objects that exist at the start.
 
-    Messages and packets have no cycles: reference counting frees them.
+    Messages and packets have no reference cycles, so that reference counting frees them.
     """
     gc.collect()
     gc.freeze()
@@ -444,9 +448,10 @@ def tune_collector() -> None:
 
 
 class LoopFaults:
-    """Logs errors of the loop itself, above all that no file is left for a new connection.
+    """Logs errors of the event loop itself.
 
-    That one repeats many times a second, and is logged every ten seconds.
+    A lack of file descriptors for new connections repeats many times a second; it is logged every
+    ten seconds.
     """
 
     def __init__(self) -> None:
@@ -468,12 +473,12 @@ def log_signal(number: int, frame: object = None) -> None:
 
 
 def _log_problem(line: str) -> None:
-    """Log a problem: with a traceback as an error of the broker, else as a warning."""
+    """Log a problem: as an error if it has a traceback, otherwise as a warning."""
     LOG.log(logging.ERROR if "Traceback" in line else logging.WARNING, "%s", line)
 
 
 def _discard_line(line: str) -> None:
-    """Connection messages are turned off."""
+    """Discard a connection message, because the setting turns them off."""
 
 
 async def serve(
@@ -484,7 +489,7 @@ async def serve(
 ) -> None:
     """Run until SIGTERM or SIGINT. Without an Authority every client may do everything.
 
-    Raises StoreFailed if the store fails. The caller closes the store.
+    Raises CannotListen, or StoreFailed if the store fails. The caller must close the store.
     """
     files = raise_file_limit()
     stopping = asyncio.Event()
@@ -493,7 +498,7 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     for number in IGNORED_SIGNALS:
-        # What nohup ignores stays ignored, without a line.
+        # A signal that is already ignored, for example by nohup, stays ignored without a log line.
         if signal.getsignal(number) != signal.SIG_IGN:
             loop.add_signal_handler(number, log_signal, number)
     server = Server(settings, authority or OpenAuthority(LOG.warning), store, streams)
@@ -515,7 +520,7 @@ async def serve(
     LOG.info("stopping")
     await server.stop()
     for number in IGNORED_SIGNALS:
-        # Whoever sends one from here on must not kill what is about to end well.
+        # Without a handler these signals would kill the process before it has ended properly.
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_IGN)
     if server.failure is not None:
@@ -530,7 +535,7 @@ def run(
     store: Store | None = None,
     streams: Streams | None = None,
 ) -> None:
-    """`serve` on the fastest loop that is installed."""
+    """Run `serve` on uvloop if it is installed, otherwise on asyncio."""
     tune_collector()
     serving = serve(settings, authority, store, streams)
     try:

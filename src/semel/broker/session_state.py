@@ -1,4 +1,4 @@
-"""What the broker knows about one client identifier, connected or not."""
+"""The broker's state for one client identifier, connected or not."""
 
 from typing import Final, final
 
@@ -17,45 +17,44 @@ class SessionState:
 
     client_id: Final[str]
     session: Final[Session]
-    # Its identifier in the store; 0: it is in memory only.
+    # The identifier of the session in the store; 0: the session is in memory only.
     store_id: int
-    # Its messages in flight are still to be loaded from the store.
+    # Whether its open exchanges must still be loaded from the store.
     needs_load: bool
-    # Why its rows in the store cannot be read, for the log; "": they can, or were not read yet.
+    # Why its rows in the store cannot be read; "": they can, or have not been read yet.
     damage: str
-    # Whether its packets of this tick await the tick's commit; in a session in memory, the commit
-    # after which all messages that it got are durable. `CommitGate` sets both.
+    # Set by `CommitGate`: whether its packets of this tick await the tick's commit; for a session
+    # in memory, the number of the commit after which all messages that it got are durable.
     awaits_commit: bool
     awaited_commit: int
-    # The user name that its client gave.
+    # The user name in the client's last CONNECT.
     user_name: str | None
-    # Number of the connection that has the session now; 0: none has.
+    # The number of its connection; 0: it is not connected.
     connection: int
-    # The address that it counts for; None: for none.
+    # The address for which `SessionShares` counts it; None: it is not counted.
     address: str | None
-    # Seconds that it outlives its connection; 0xFFFFFFFF: forever.
+    # How many seconds it outlives its connection; 0xFFFFFFFF: forever.
     expiry_interval: int
     will: Will | None
-    # The store has a will of its client.
+    # Whether the store has a will of its client.
     has_stored_will: bool
-    # When the delayed will of a lost connection is due; None: there is none.
+    # When the will of a lost connection is due; None: no will is due.
     will_due: float | None
-    # When a sweep checks it next; None: that is not scheduled.
+    # When `Lifetimes` checks the session next; None: no check is scheduled.
     next_check: float | None
     subscriptions: int
-    # About how many bytes they take, at most.
+    # An upper bound for the approximate memory of its subscriptions.
     subscription_bytes: int
-    # It has something to send or to commit at the end of this tick; it is over.
+    # Whether it must be served at the end of this tick; whether it has ended.
     dirty: bool
     has_ended: bool
-    # By topic filter: searches for the retained messages of new subscriptions, until all of them
-    # were sent.
+    # By topic filter: unfinished searches for the retained messages of new subscriptions.
     retained_searches: dict[str, RetainedSearch] | None
     # Its subscriptions to streams, if it has any.
     cursors: Cursors | None
-    # Publishers have waited for its client until the timeout, and do not wait any longer.
+    # Publishers have waited for its client until the timeout, and no longer wait.
     is_too_slow: bool
-    # Its connection is sent topic aliases, so that its packets differ from everybody else's.
+    # Its connection uses topic aliases, so that its packets differ from those of other sessions.
     uses_aliases: bool
 
     def __init__(self, client_id: str, session: Session, expiry_interval: int) -> None:
@@ -85,12 +84,12 @@ class SessionState:
 
     @property
     def is_durable(self) -> bool:
-        """Whether the store keeps it: it outlives its connection, and there is a store."""
+        """Whether the session is in the store: it outlives its connection, and there is a store."""
         return self.store_id > 0
 
 
 def client_label(client_id: str) -> str:
-    """A client identifier for the log: escaped, and cut if it is long."""
+    """A client identifier for the log: escaped, and truncated if it is long."""
     if len(client_id) <= _LOGGED_CHARACTERS:
         return ascii(client_id)
     return f"{client_id[:_LOGGED_CHARACTERS]!a}… of {len(client_id)} characters"

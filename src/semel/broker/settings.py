@@ -1,6 +1,6 @@
 """The [broker] section: where the broker listens, and its bounds.
 
-Everything that a client can make grow has a bound. Each help text says what happens there.
+Everything that a client can make grow has a bound. Each help text says what happens at the bound.
 """
 
 from dataclasses import dataclass
@@ -49,44 +49,42 @@ class BrokerSettings:
     )
     maximum_memory: int | None = setting(
         None,
-        "Bytes of memory that the process may have, measured once a second, on Linux. Above it "
-        "clients without a session are refused with reason code 0x89 (Server busy), in MQTT 3.1.1 "
-        "with return code 3, and new subscriptions with 0x97; messages that would be queued in "
-        "memory, for sessions that are not durable, are dropped and counted; messages for new "
-        "topics are not retained; and sessions that are not durable and not connected are "
-        "discarded, those with the most queued bytes first. Without it, the limit is half of the "
-        "memory of the machine or its container.",
+        "Memory of the process, measured once a second, on Linux. Above this limit, clients "
+        "without a session are refused with reason code 0x89 (Server busy), in MQTT 3.1.1 with "
+        "return code 3, and new subscriptions with 0x97; messages that would be queued in memory, "
+        "for sessions that are not durable, are dropped and counted; messages for new topics are "
+        "not retained; and idle sessions that are not durable are discarded, those with the most "
+        "queued bytes first. The default is half of the memory of the machine or its container.",
         unit=BYTES,
         minimum=64 * MIB,
     )
     maximum_connections: int = setting(
         10_000,
-        "Connections of clients at one time. A client above it is refused with reason code 0x89 "
-        "(Server busy), in MQTT 3.1.1 with return code 3.",
+        "Connected clients at one time. A further client is refused with reason code 0x89 (Server "
+        "busy), in MQTT 3.1.1 with return code 3.",
         minimum=1,
         maximum=1_000_000,
     )
     maximum_unconnected: int = setting(
         1_000,
-        "Open connections that are not connected yet: without a CONNECT, or not authenticated. "
-        "They do not count as connections. For another one the oldest of the address that has the "
-        "most is closed.",
+        "Open connections without an accepted CONNECT: it was not sent, or the client is not "
+        "authenticated yet. They do not count as connected clients. If there are more, the oldest "
+        "one of the address with the most is closed.",
         minimum=1,
         maximum=1_000_000,
     )
     maximum_sessions: int = setting(
         100_000,
-        "Sessions kept at one time, connected or not; every connected client has one. For "
-        "another one the session of a client that is not connected is discarded, the oldest of "
-        "the address that has the most. If all are connected, the client is refused with reason "
-        "code 0x97 (Quota exceeded), in MQTT 3.1.1 with return code 3; a client that has a "
-        "session may always return.",
+        "Sessions at one time, connected or not; every connected client has one. If there would "
+        "be more, an idle session is discarded: the oldest one of the address with the most. If "
+        "no session is idle, the client is refused with reason code 0x97 (Quota exceeded), in "
+        "MQTT 3.1.1 with return code 3. A client that has a session may always reconnect.",
         minimum=1,
     )
     connect_timeout: float = setting(
         10.0,
-        "How long a new connection may take to send its CONNECT, and to authenticate if it does "
-        "that by AUTH. After that it is closed.",
+        "How long a new connection may take to send its CONNECT, and to complete an "
+        "authentication by AUTH. After that it is closed.",
         unit=SECONDS,
         minimum=0.1,
         maximum=3600,
@@ -101,24 +99,24 @@ class BrokerSettings:
     )
     before_connect_packet_size: int = setting(
         64 * KIB,
-        "The largest packet accepted from a client that is not connected yet: its CONNECT with its "
-        "will, or an AUTH. A larger one closes the connection.",
+        "The largest packet accepted before the client is connected: its CONNECT with its will, "
+        "or an AUTH. A larger one closes the connection.",
         unit=BYTES,
         minimum=16,
         maximum=LARGEST_PACKET,
     )
     maximum_unfinished_bytes: int = setting(
         256 * MIB,
-        "Bytes of all incomplete packets together, at least maximum_packet_size. Above it the "
-        "connection with the oldest one, of the address that has the most, is closed with reason "
-        "code 0x97 (Quota exceeded).",
+        "Bytes of all incomplete packets together; the limit is at least maximum_packet_size. "
+        "Above it, the connection with the oldest incomplete packet, of the address with the most "
+        "bytes, is closed with reason code 0x97 (Quota exceeded).",
         unit=BYTES,
         minimum=1,
     )
     packet_timeout: float = setting(
         60.0,
         "How long a packet may take from its first byte to its last, plus one second for each KiB "
-        "of its size, which allows for slow lines. After that the connection is closed, with "
+        "of its size, which allows for slow lines. After that the connection is closed with "
         "reason code 0x97 (Quota exceeded).",
         unit=SECONDS,
         minimum=0.1,
@@ -126,79 +124,79 @@ class BrokerSettings:
     )
     topic_levels: int = setting(
         128,
-        "Levels in a topic name or topic filter. One with more closes the connection of the "
-        "client that sent it, with reason code 0x90 (Topic Name invalid).",
+        "Levels of a topic name or topic filter. A client that sends one with more levels is "
+        "disconnected with reason code 0x90 (Topic Name invalid).",
         minimum=1,
         maximum=65_536,
     )
     packet_items: int = setting(
         5_000,
-        "Topic filters and properties in one packet, together. A packet with more closes the "
-        "connection of the client that sent it, with reason code 0x97 (Quota exceeded).",
+        "Topic filters and properties of one packet, together. A client that sends a packet with "
+        "more is disconnected with reason code 0x97 (Quota exceeded).",
         minimum=16,
     )
     maximum_subscriptions: int = setting(
         1000,
-        "Subscriptions of one client. Another one is refused with reason code 0x97 (Quota "
-        "exceeded), in MQTT 3.1.1 with 0x80; a filter that it has already may be replaced.",
+        "Subscriptions of one client. A further one is refused with reason code 0x97 (Quota "
+        "exceeded), in MQTT 3.1.1 with 0x80. An existing subscription may always be replaced.",
         minimum=1,
     )
     maximum_client_subscription_bytes: int = setting(
         8 * MIB,
-        "Bytes of all subscriptions of one client, with what they take in memory: their filters, "
-        "500 for each, and for one with a wildcard 350 for each level. Another one is refused "
-        "with reason code 0x97 (Quota exceeded), in MQTT 3.1.1 with 0x80.",
+        "Memory of all subscriptions of one client: the bytes of their filters, 500 bytes for "
+        "each, and 350 bytes for each level of a filter with a wildcard. A further subscription "
+        "is refused with reason code 0x97 (Quota exceeded), in MQTT 3.1.1 with 0x80.",
         unit=BYTES,
         minimum=1,
     )
     maximum_subscription_bytes: int = setting(
         256 * MIB,
-        "The same for the subscriptions of all clients together; levels that several filters begin "
-        "with count once.",
+        "The same for the subscriptions of all clients together. Levels that several filters "
+        "share count once.",
         unit=BYTES,
         minimum=1,
     )
     maximum_queued_messages: int = setting(
         10_000,
-        "QoS 1 and 2 messages queued for one session, connected or not. Another one is not queued "
-        "for this session: it is dropped and counted.",
+        "QoS 1 and 2 messages queued for one session, connected or not. A further message is not "
+        "queued for this session, but dropped and counted.",
         minimum=1,
     )
     maximum_queued_bytes: int = setting(
         64 * MIB,
-        "Bytes of QoS 1 and 2 messages queued for one session. A message that does not fit is "
-        "not queued for this session: it is dropped and counted.",
+        "Bytes of QoS 1 and 2 messages queued for one session. A message that does not fit is not "
+        "queued for this session, but dropped and counted.",
         unit=BYTES,
         minimum=1,
     )
     maximum_retained: int = setting(
         100_000,
-        "Topics that have a retained message. A message to retain for another topic goes to its "
-        "subscribers, but is not retained, and is counted.",
+        "Topics with a retained message. A message to retain for a further topic is sent to "
+        "subscribers, but not retained, and counted as dropped.",
         minimum=1,
     )
     maximum_retained_bytes: int = setting(
         256 * MIB,
-        "Bytes of all retained messages together, with what they take in memory: 400 for each, and "
-        "350 for each further level of its topic. A message to "
-        "retain that does not fit goes to its subscribers, but is not retained, and is counted; "
-        "what its topic had before is deleted, because it is not the last any more.",
+        "Memory of all retained messages together: their bytes, 400 bytes for each, and 350 bytes "
+        "for each further level of its topic. A message that does not fit is sent to subscribers, "
+        "but not retained, and counted as dropped; the previous message of its topic is deleted, "
+        "because it is no longer the last one.",
         unit=BYTES,
         minimum=1,
     )
     maximum_outgoing_bytes: int = setting(
         8 * MIB,
-        "Bytes kept in memory for a client that reads slowly. Above it, QoS 0 messages for this "
-        "client are dropped and counted, and QoS 1 and 2 messages stay in its queue; if its unread "
-        "bytes reach twice as much, its connection is closed.",
+        "Bytes kept in memory for a client that reads slowly. Above this limit, QoS 0 messages "
+        "for this client are dropped and counted, and QoS 1 and 2 messages stay in its queue. If "
+        "its unread bytes reach twice the limit, its connection is closed.",
         unit=BYTES,
         minimum=1,
     )
     slow_subscriber_timeout: float = setting(
         0.5,
-        "How long a publisher is not read from while a connected subscriber of its messages has "
-        "half of maximum_outgoing_bytes or of maximum_queued_messages in use. After that no "
-        "publisher waits for this subscriber until it has caught up. 0: publishers never wait.",
+        "How long a publisher is paused while a connected subscriber of its messages uses half of "
+        "maximum_outgoing_bytes or of maximum_queued_messages. After that no publisher waits for "
+        "this subscriber until it has caught up. 0: publishers never wait.",
         unit=SECONDS,
         minimum=0,
         maximum=60,
@@ -207,61 +205,63 @@ class BrokerSettings:
         10.0,
         "How long an MQTT 5.0 client waits for an acknowledgement while the disk is full. After "
         "that it is disconnected with reason code 0x97 (Quota exceeded), because acknowledgements "
-        "keep their order and cannot report it. 0: it waits until there is space.",
+        "are sent in order and cannot report the problem. 0: it waits until there is space.",
         unit=SECONDS,
         minimum=0,
         maximum=86_400,
     )
     route_cache: int = setting(
         200_000,
-        "Entries in the cache of routes: one for each topic, and one for each session "
-        "that gets its messages. Beyond it, entries that were not used lately are dropped and "
-        "looked up again. 0 keeps none, which makes every message slower.",
+        "Entries in the cache of routes: one for each topic, and one for each session that gets "
+        "its messages. Beyond this number, entries that were not used recently are dropped, and "
+        "computed again when they are needed. 0 caches nothing, which makes every message slower.",
         minimum=0,
     )
     receive_maximum: int = setting(
         200,
         "QoS 1 and 2 messages that an MQTT 5.0 client may send before they are acknowledged, "
-        "announced to it. One more closes the connection, with reason code 0x93 (Receive Maximum "
-        "exceeded).",
+        "announced to it. A client that sends more is disconnected with reason code 0x93 (Receive "
+        "Maximum exceeded).",
         minimum=1,
         maximum=65_535,
     )
     topic_alias_maximum: int = setting(
         100,
-        "The highest topic alias that an MQTT 5.0 client may use, announced to it. A higher one "
-        "closes the connection, with reason code 0x94 (Topic Alias invalid). 0 permits no alias.",
+        "The highest topic alias that an MQTT 5.0 client may use, announced to it. A client that "
+        "uses a higher one is disconnected with reason code 0x94 (Topic Alias invalid). 0 permits "
+        "no alias.",
         minimum=0,
         maximum=65_535,
     )
     client_topic_aliases: int = setting(
         100,
-        "Topic aliases that the broker uses towards an MQTT 5.0 client, if it permits them. The "
-        "first topics that it is sent get them. 0 uses none.",
+        "Topic aliases that the broker uses towards an MQTT 5.0 client, if the client permits "
+        "them. The first topics that are sent to it get them. 0 uses none.",
         minimum=0,
         maximum=65_535,
     )
     maximum_alias_bytes: int = setting(
         64 * KIB,
-        "Bytes of the topics that have an alias on one connection, with 100 for each. The "
-        "connection of a client that sets more is closed, with reason code 0x97 (Quota exceeded); "
-        "a first topic may have any length. Towards a client the broker sets no more aliases.",
+        "Bytes of the topics that have an alias on one connection, plus 100 bytes for each. A "
+        "client that sets more is disconnected with reason code 0x97 (Quota exceeded); its first "
+        "topic may have any length. Towards a client, the broker stops setting aliases at this "
+        "limit.",
         unit=BYTES,
         minimum=1,
     )
     maximum_session_expiry: int = setting(
         7 * DAY,
-        "How long a session may outlive its connection. A client that asks for more, or connects "
-        "by MQTT 3.1.1 with CleanSession 0, gets this, which is announced to MQTT 5.0 clients. "
-        "Restored sessions are limited as well, counted from the start of the broker. 4294967295 "
-        "is forever.",
+        "How long a session may outlive its connection. It also applies to a client that requests "
+        "a longer time, or connects by MQTT 3.1.1 with CleanSession 0; MQTT 5.0 clients are "
+        "informed. For restored sessions it counts from the start of the broker. 4294967295 is "
+        "forever.",
         unit=SECONDS,
         minimum=0,
         maximum=NEVER_EXPIRES,
     )
     maximum_keep_alive: int = setting(
         65_535,
-        "The longest Keep Alive. An MQTT 5.0 client that asks for more, or for none, is "
+        "The longest Keep Alive. An MQTT 5.0 client that requests a longer one, or none, is "
         "assigned this. 0 sets no limit, and neither does 65535, the maximum of the protocol.",
         unit=SECONDS,
         minimum=0,
@@ -271,7 +271,7 @@ class BrokerSettings:
         None,
         "The Response Information for MQTT 5.0 clients that request it is the topic "
         "`<prefix>/<client identifier>`. It grants no rights. A client whose identifier contains "
-        "+, # or / gets none. Without a prefix no client does.",
+        "+, # or / gets none. Without a prefix no client gets one.",
     )
     sys_interval: float = setting(
         10.0,
@@ -281,25 +281,25 @@ class BrokerSettings:
     )
     inflight_window: int = setting(
         200,
-        "QoS 1 and 2 messages sent to an MQTT 3.1.1 client before it acknowledges them; further "
-        "ones wait in its queue. MQTT 5.0 clients announce their own Receive Maximum, which is "
-        "bounded by maximum_inflight_messages.",
+        "QoS 1 and 2 messages that are sent to an MQTT 3.1.1 client before it acknowledges them; "
+        "further ones wait in its queue. MQTT 5.0 clients announce their own Receive Maximum, "
+        "which is bounded by maximum_inflight_messages.",
         minimum=1,
         maximum=65_535,
     )
     maximum_inflight_messages: int = setting(
         5_000,
-        "QoS 1 and 2 messages sent to one client and not complete yet, whatever Receive Maximum an "
-        "MQTT 5.0 client has and however often it reconnects; further ones wait in its queue. A "
-        "client that reconnects is sent all of them again.",
+        "QoS 1 and 2 messages that were sent to one client and are not complete, whatever the "
+        "Receive Maximum of an MQTT 5.0 client, and however often it reconnects; further ones "
+        "wait in its queue. All of them are sent again to a client that reconnects.",
         minimum=1,
         maximum=65_535,
     )
     maximum_inflight_bytes: int = setting(
         16 * MIB,
-        "Bytes of QoS 1 and 2 messages sent to one client and not acknowledged yet, with 500 for "
-        "each. Above it further ones wait in its queue, whatever number of messages it permits. "
-        "One message is always sent, however large.",
+        "Bytes of QoS 1 and 2 messages that were sent to one client and are not acknowledged, "
+        "plus 500 bytes for each. Above this limit, further messages wait in its queue, however "
+        "many the client permits. One message is always sent, however large.",
         unit=BYTES,
         minimum=1,
     )
@@ -311,10 +311,10 @@ class BrokerSettings:
 
 
 def _check_prefix(prefix: str, topic_levels: int) -> None:
-    """With one more level it has to be a topic that clients can publish and subscribe to."""
+    """Check that `prefix` plus one level is a topic that clients can use. Raises SettingsError."""
     problem = None
     if prefix.startswith("$"):
-        problem = "topics that begin with $ are the broker's own"
+        problem = "topics that begin with $ are reserved for the broker"
     try:
         check_topic_name(prefix, "the topic", None)
         check_levels(f"{prefix}/client", topic_levels)

@@ -1,12 +1,12 @@
-"""Back-pressure by the store: publishers of durable messages wait while it accepts no more.
+"""Back-pressure from the store: publishers of durable messages wait while it accepts no more.
 
     the store is behind or full   ─▶ a message that it would have to keep stays in the decoder of
-                                     its connection, which is not read from
-    it accepts messages again     ─▶ paused connections continue, in their order
+                                     its connection, whose socket is not read
+    it accepts messages again     ─▶ paused connections continue, in the order of their pause
 
-When the disk is full, messages that can be refused are refused: MQTT 5.0, QoS 1 and 2. Messages
-that are not kept are routed as always. But answers keep their order, and an earlier answer may
-await a commit that found no space: an MQTT 5.0 client that waits too long for an answer is
+When the disk is full, messages that can be refused (MQTT 5.0, QoS 1 and 2) are refused. Messages
+that are not kept are routed as usual. But answers are sent in order, and an earlier answer may
+await a commit for which there is no space: an MQTT 5.0 client that waits too long for an answer is
 disconnected with the reason. A connection is also paused when too many of its answers wait.
 """
 
@@ -22,7 +22,7 @@ from semel.mqtt.side import CLIENT
 from semel.mqtt.violation import Violation
 from semel.store.store import FULL, OPEN
 
-# Commits that may hold answers for one connection while the store accepts no more.
+# How many commits may hold packets for one connection while the store accepts no more messages.
 _MAXIMUM_AWAITED: Final = 100
 
 
@@ -30,10 +30,10 @@ _MAXIMUM_AWAITED: Final = 100
 class StorePressure:
     """Pauses and resumes connections for the store."""
 
-    # Seconds that an MQTT 5.0 client waits for an answer while the disk is full; 0: forever.
+    # How many seconds an MQTT 5.0 client waits for an answer while the disk is full; 0: forever.
     timeout: Final[float]
     _router: Final[Router]
-    # In the order in which they continue.
+    # In the order in which they will continue.
     _paused: Final[deque[Connection]]
 
     def __init__(self, router: Router, timeout: float) -> None:
@@ -55,7 +55,7 @@ class StorePressure:
         return len(self._paused) > 0 and self.accepts_messages()
 
     def must_wait(self, connection: Connection, packet: Packet | Violation) -> bool:
-        """Whether a packet that was not processed yet has to wait for the store."""
+        """Whether a packet must not be processed yet, because it must wait for the store."""
         if isinstance(packet, Violation):
             return False
         if connection.commits_awaited >= _MAXIMUM_AWAITED:
@@ -65,7 +65,7 @@ class StorePressure:
         state = connection.state
         topic_name = connection.exchange.topic_name(CLIENT, packet)
         if state is None or not topic_name:
-            # The Exchange will find the violation.
+            # The Exchange will report the violation.
             return False
         if self.refuses(packet.qos) and state.session.version == MQTT5:
             return False
@@ -78,7 +78,7 @@ class StorePressure:
         return qos > 0 and self._router.store.condition == FULL
 
     def has_timed_out(self, connection: Connection, now: float) -> bool:
-        """Whether an MQTT 5.0 client has waited too long for an answer. Called once a second."""
+        """Whether an MQTT 5.0 client has waited too long for an answer. Call it once a second."""
         if (
             self._router.store.condition != FULL
             or not self.timeout
@@ -93,20 +93,20 @@ class StorePressure:
         return now - connection.disk_full_since >= self.timeout
 
     def pause(self, connection: Connection) -> None:
-        """Its next packet stays in the decoder."""
+        """Pause a connection. Its next packet stays in the decoder."""
         connection.paused_by_store = True
         self._paused.append(connection)
 
     def forget(self, connection: Connection) -> None:
-        """The connection is closed."""
+        """Forget a closed connection."""
         if connection.paused_by_store:
             self._paused.remove(connection)
             connection.paused_by_store = False
 
     def release(self) -> Connection | None:
-        """The next connection that continues, if the store accepts messages again.
+        """The next connection to continue, None while the store accepts no messages.
 
-        If it is paused again, it goes behind all others, so that none starves.
+        A connection that is paused again moves to the end, so that none starves.
         """
         if not self.has_resumable():
             return None

@@ -1,22 +1,21 @@
 """All subscriptions, and which of them match a Topic Name.
 
-    client_id ─▶ topic_filter ─▶ SubscriptionEntry   the subscriptions of a client, as it wrote them
+    client_id ─▶ topic_filter ─▶ SubscriptionEntry   the subscriptions of a client, by full filter
     topic_name ────────────────▶ Leaf                filters without a wildcard: one lookup
     level ─▶ level ─▶ FilterNode ─▶ … ─▶ Leaf        filters with one: a tree, level by level
 
 A `Leaf` has the subscriptions with one filter: the entry of each client, and for each ShareName a
-`ShareGroup`. There are two trees. Filters that begin with `$` have a tree of their own, and a
-name that begins with `$` is looked up in that tree alone, where nothing begins with a wildcard: so
+`ShareGroup`. There are two trees: filters that begin with `$` have their own tree, in which nothing
+begins with a wildcard, and names that begin with `$` are looked up only there, so that
 [MQTT-4.7.2-1] holds by construction. Levels are compared as strings, character by character
 [MQTT-4.7.3-4].
 
-A lookup descends level by level with the nodes that match so far, so its cost grows with the
-matching branches, not with the number of filters, and nothing recurses. A filter takes a node for
-each level: the caller bounds that with `check_levels`. Nodes that no filter needs are pruned at
-once.
+A lookup descends level by level with the nodes that match so far: its cost grows with the matching
+branches, not with the number of filters, and nothing recurses. A filter has one node per level, a
+number that the caller bounds with `check_levels`. Nodes that no filter needs are pruned at once.
 
-A cached result of `match` is out of date when `generation` has changed, or when
-`take_changed_topics` returns its topic name.
+A cached result of `match` is invalid if `generation` has changed, or if `take_changed_topics`
+returns its topic name.
 """
 
 from collections import OrderedDict
@@ -30,13 +29,13 @@ from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.topics import SHARE_PREFIX, has_wildcard, split_share
 from semel.mqtt.wire import memory_size
 
-# About how many bytes a subscription takes beside its filter, a shared one, and a node of the tree.
-# Measured, see tests/broker/test_subscriptions.py.
+# Approximate memory of a subscription besides its filter, of a share group, and of a node of the
+# tree. Measured, see tests/broker/test_subscriptions.py.
 ENTRY_BYTES: Final = 500
 GROUP_BYTES: Final = 350
 NODE_BYTES: Final = 350
 
-# With more changed topic names than this, everything that is cached is invalidated.
+# If more topic names than this have changed, all cached matches are invalidated.
 MAXIMUM_CHANGED_TOPICS: Final = 1_024
 
 
@@ -74,16 +73,16 @@ class ShareGroup:
     """The clients that share a subscription: same ShareName, same filter [4.8.2].
 
     Connected members take turns, and so do offline ones, in the order in which they joined or
-    connected: a new one is last in the round, one that changes its options keeps its turn, and one
-    that is skipped waits for the next round. The caller chooses one from `connected`, then from
-    `offline`, and reports it with `advance`.
+    connected: a new member is last in the round, one that changes its options keeps its turn, and
+    one that is skipped waits for the next round. The caller chooses a member from `connected`, or
+    else from `offline`, and calls `advance` with it.
 
     A cached group may outlive its last member; it is then empty.
     """
 
     share_name: Final[str]
     topic_filter: Final[str]  # without $share/ShareName/
-    # The first is the next; one that had its turn goes last.
+    # The first member is the next; one that had its turn moves to the end.
     _connected: Final[OrderedDict[str, SubscriptionEntry]]
     _offline: Final[OrderedDict[str, SubscriptionEntry]]
 
@@ -94,12 +93,12 @@ class ShareGroup:
         self._offline = OrderedDict()
 
     def connected(self) -> ValuesView[SubscriptionEntry]:
-        """Connected members, beginning with the next. A live view: do not iterate over it after
+        """Connected members, starting with the next one. A live view: do not iterate over it after
         `advance`."""
         return self._connected.values()
 
     def offline(self) -> ValuesView[SubscriptionEntry]:
-        """The same for members that are not connected."""
+        """Offline members, in the same way."""
         return self._offline.values()
 
     def members(self) -> list[SubscriptionEntry]:
@@ -107,9 +106,9 @@ class ShareGroup:
         return [*self._connected.values(), *self._offline.values()]
 
     def advance(self, entry: SubscriptionEntry) -> None:
-        """This member had its turn: the next is the one after it.
+        """This member had its turn: the one after it is next.
 
-        Nothing changes if it has left meanwhile.
+        Nothing changes if it has left the group meanwhile.
         """
         members = self._connected if entry.client_id in self._connected else self._offline
         for _ in range(len(members)):
@@ -123,7 +122,7 @@ class ShareGroup:
         return not self._connected and not self._offline
 
     def put(self, entry: SubscriptionEntry, is_connected: bool) -> None:
-        """Its client joins, changes its options, connects or disconnects."""
+        """Add or update a member: it joins, changes its options, connects or disconnects."""
         members, others = self._connected, self._offline
         if not is_connected:
             members, others = others, members
@@ -180,7 +179,7 @@ class Leaf:
         group.put(entry, is_connected)
 
     def remove(self, entry: SubscriptionEntry) -> None:
-        """Remove an entry that is here."""
+        """Remove an entry, which must exist."""
         if not entry.share_name:
             del self.entries[entry.client_id]
             return
@@ -198,9 +197,9 @@ class Leaf:
         return not self.entries and self.groups is None
 
     def collect(self, matches: Matches) -> None:
-        """Add everything that is here to the matches."""
+        """Add all entries and groups to the matches."""
         entries = matches.entries
-        for entry in self.entries.values():  # compiled, faster than extend for the usual few
+        for entry in self.entries.values():  # compiled, this is faster than extend for a few
             entries.append(entry)
         groups = self.groups
         if groups is not None:
@@ -232,7 +231,7 @@ class SubscriptionTree:
     """All subscriptions of all clients."""
 
     generation: int  # changes whenever a filter with a wildcard is added, changed or removed
-    size: int  # about how many bytes all subscriptions take
+    size: int  # approximate memory of all subscriptions
     _clients: Final[dict[str, dict[str, SubscriptionEntry]]]
     _connected: Final[set[str]]
     _exact: Final[dict[str, Leaf]]
@@ -253,10 +252,10 @@ class SubscriptionTree:
     def subscribe(
         self, client_id: str, subscription: Subscription, identifier: int = 0
     ) -> SubscriptionEntry | None:
-        """Add a subscription. Returns the one with the same filter that it replaces [MQTT-3.8.4-3].
+        """Add a subscription. Returns the one that it replaces, with the same filter, if any.
 
-        An identical subscription, which many clients send whenever they connect, invalidates no
-        cache.
+        [MQTT-3.8.4-3] An identical subscription, which many clients send whenever they connect,
+        does not invalidate caches.
         """
         entry = SubscriptionEntry(client_id, subscription, identifier)
         entries = self._clients.get(client_id)
@@ -282,7 +281,7 @@ class SubscriptionTree:
         return replaced
 
     def set_connected(self, client_id: str, is_connected: bool) -> None:
-        """A client has connected or disconnected: shared subscriptions prefer connected members."""
+        """Record that a client has connected or disconnected, for shared subscriptions."""
         if is_connected:
             self._connected.add(client_id)
         else:
@@ -297,7 +296,7 @@ class SubscriptionTree:
                 group.put(entry, is_connected)
 
     def unsubscribe(self, client_id: str, topic_filter: str) -> SubscriptionEntry | None:
-        """Remove the client's subscription with exactly this filter, if any [MQTT-3.10.4-1]."""
+        """Remove and return the client's subscription with this filter, if any [MQTT-3.10.4-1]."""
         entries = self._clients.get(client_id)
         if entries is None:
             return None
@@ -311,7 +310,7 @@ class SubscriptionTree:
         return entry
 
     def forget(self, client_id: str) -> None:
-        """Remove all subscriptions of a client: its session is over."""
+        """Remove all subscriptions of a client whose session has ended."""
         entries = self._clients.get(client_id)
         if entries is None:
             return
@@ -355,7 +354,7 @@ class SubscriptionTree:
         return node.here
 
     def match(self, topic_name: str) -> Matches:
-        """The subscriptions that match this Topic Name. The caller may keep the lists."""
+        """The subscriptions that match this Topic Name, in lists that the caller may keep."""
         matches = Matches()
         leaf = self._exact.get(topic_name)
         if leaf is not None:
@@ -366,9 +365,9 @@ class SubscriptionTree:
         return matches
 
     def take_changed_topics(self) -> list[str]:
-        """Topic names whose matches changed since the last call, by filters without a wildcard.
+        """Take the topic names whose matches have changed, by filters without a wildcard.
 
-        There may be duplicates. Instead of very many names, `generation` changes.
+        There may be duplicates. If there would be too many names, `generation` changes instead.
         """
         changed = self._changed_topics
         self._changed_topics = []
@@ -388,7 +387,7 @@ class SubscriptionTree:
         node = self._root_for(topic_filter)
         leaf: Leaf | None = None
         for level in topic_filter.split("/"):
-            if level == "#":  # the last [MQTT-4.7.1-2]
+            if level == "#":  # the last level [MQTT-4.7.1-2]
                 leaf = node.below
                 if leaf is None:
                     leaf = Leaf()
@@ -460,7 +459,7 @@ class SubscriptionTree:
 
 
 def subscription_cost(topic_filter: str) -> int:
-    """Bytes that a subscription takes at most: if it shares no levels with other filters."""
+    """Approximate memory of a subscription if it shares no nodes with other filters."""
     cost = _entry_cost(topic_filter)
     _, inner = split_share(topic_filter)
     if has_wildcard(inner):
@@ -469,16 +468,16 @@ def subscription_cost(topic_filter: str) -> int:
 
 
 def _entry_cost(topic_filter: str) -> int:
-    """The same without nodes of the tree."""
+    """Approximate memory of a subscription without the nodes of the tree."""
     cost = ENTRY_BYTES + memory_size(topic_filter)
     if topic_filter.startswith(SHARE_PREFIX):
-        # The filter without its prefix is another string.
+        # The filter without its prefix is a separate string.
         cost += GROUP_BYTES + memory_size(topic_filter)
     return cost
 
 
 def collect_from_tree(root: FilterNode, topic_name: str, matches: Matches) -> None:
-    """Add the subscriptions of a tree that match the name."""
+    """Add the subscriptions of a tree that match the name to `matches`."""
     nodes = [root]
     visited = 1
     for level in topic_name.split("/"):
@@ -502,7 +501,7 @@ def collect_from_tree(root: FilterNode, topic_name: str, matches: Matches) -> No
         here = node.here
         if here is not None:
             here.collect(matches)
-        # [4.7.1.2] # also matches no level: a/# matches a
+        # [4.7.1.2] # also matches zero levels: a/# matches a
         below = node.below
         if below is not None:
             below.collect(matches)

@@ -1,4 +1,4 @@
-"""The topics under $SYS/broker, with the names that Mosquitto uses."""
+"""The topics under $SYS/broker, named as in Mosquitto."""
 
 from typing import Final, final
 
@@ -37,7 +37,7 @@ def sys_topics(
     retained: int,
     dropped: int,
 ) -> list[tuple[str, str]]:
-    """Topic names and their values, as text."""
+    """All topic names, with their values as text."""
     values = (
         ("version", f"semel version {__version__}"),
         ("uptime", f"{int(uptime)} seconds"),

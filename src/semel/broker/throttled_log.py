@@ -1,15 +1,15 @@
-"""A log line that one client could cause many times a second is written every ten seconds."""
+"""Limits a log line that one client could cause many times a second to one every ten seconds."""
 
 from collections.abc import Callable
 from typing import Final, final
 
-# Between two lines.
+# The minimum time between two lines.
 INTERVAL_SECONDS: Final = 10.0
 
 
 @final
 class ThrottledLog:
-    """Logs one kind of event: the first at once, later ones counted."""
+    """Logs one kind of event: the first at once, later ones as a count."""
 
     _log: Final[Callable[[str], None]]
     _line: str
@@ -23,13 +23,13 @@ class ThrottledLog:
         self._quiet_until = 0.0
 
     def log(self, line: str, now: float) -> None:
-        """The event has happened. Of several lines the last is written."""
+        """Log an event. If several events are counted, only the last line is written."""
         self._line = line
         self._count += 1
         self.flush(now)
 
     def flush(self, now: float) -> None:
-        """Once a second: write the line of new events, if that is due."""
+        """Write the last line and the count, if the interval is over. Call it once a second."""
         if self._count and now >= self._quiet_until:
             self._quiet_until = now + INTERVAL_SECONDS
             times = "" if self._count == 1 else f" ({self._count} times)"

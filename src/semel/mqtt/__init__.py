@@ -7,9 +7,9 @@
     >>> packet.topic_name, packet.payload, end
     ('a', b'?', 6)
 
-A packet that exists is valid: constructors check themselves, and `decode` uses the same ones.
-A rule broken by the caller raises `Violation`; one broken by a peer comes out of `Decoder.receive`
-as a value. `observe` lists every rule that a packet breaks.
+A packet that exists is valid: constructors check their arguments, and `decode` uses the same
+constructors. A rule broken by the caller raises `Violation`; `Decoder.receive` returns a rule
+broken by the peer as a value. `observe` lists every rule that a packet breaks.
 """
 
 from semel.mqtt import exchange_rules, reasons, rules

@@ -1,8 +1,8 @@
 """The backlog of a session: QoS 1 and 2 messages that have no packet identifier yet.
 
-A backlog can be longer than what is kept of it in memory. With a `window`, its first deliveries are
-in memory. Those *beyond* the window are only in the owner's store: the backlog counts them, and the
-owner loads them with `refill` when the window has emptied. Deliveries are ordered by their numbers.
+A backlog need not fit into memory. With a `window`, only its first deliveries are in memory. Those
+*beyond* the window are only in the owner's store: the backlog counts them, and the owner loads them
+with `refill` when half of the window is free. Deliveries are ordered by their numbers.
 """
 
 from collections import deque
@@ -13,22 +13,22 @@ from semel.mqtt.delivery import Delivery
 
 @final
 class Backlog:
-    """Deliveries in their order, counted, with the time at which the first of them expires."""
+    """Deliveries in order, with their total size and the earliest expiry."""
 
-    # As `Message.size` counts, of all deliveries.
+    # The sum of `Message.size` over all deliveries.
     size: int
-    # How many are kept in memory; 0: all of them. Only for an owner that stores every change.
+    # How many deliveries are in memory at most; 0: all. Only for an owner that stores every change.
     window: int
-    # Those beyond the window: how many, of what size, and the number of the first.
+    # Deliveries beyond the window: their count, their total size, and the number of the first.
     beyond: int
     beyond_size: int
     first_beyond: int
-    # No later than the first expiry among them; None: none of them expires.
+    # A lower bound of the earliest expiry beyond the window; None: nothing there expires.
     beyond_expiry: float | None
-    # The same for those in memory.
+    # The same for deliveries in memory.
     next_expiry: float | None
-    # Numbers of those that expired beyond the window and that the store still had when it was last
-    # asked: `refill` may bring them back. None: there are none.
+    # Numbers of deliveries that expired beyond the window but were still in the store when it was
+    # last queried: `refill` may return them, and skips them. None instead of an empty set.
     _expired_beyond_window: set[int] | None
     # None while nothing is in memory: an empty deque alone takes 760 bytes.
     _deliveries: deque[Delivery] | None
@@ -93,7 +93,7 @@ class Backlog:
             self.next_expiry = at
 
     def put_back(self, delivery: Delivery) -> None:
-        """Put a delivery that was sent before all others."""
+        """Return a delivery that was in flight to the head of the backlog."""
         self._keep(delivery)
         assert self._deliveries is not None
         self._deliveries.rotate(1)
@@ -101,9 +101,9 @@ class Backlog:
     # --- beyond the window ------------------------------------------------------------------------
 
     def missing(self) -> int:
-        """How many deliveries the owner should load, from `first_beyond` on.
+        """How many deliveries the owner should load, starting at number `first_beyond`.
 
-        It is 0 until half of the window is free.
+        Returns 0 until half of the window is free.
         """
         kept = 0 if self._deliveries is None else len(self._deliveries)
         return self.window - kept if self.beyond and kept * 2 <= self.window else 0
@@ -131,10 +131,10 @@ class Backlog:
         return self.beyond_expiry is not None and now >= self.beyond_expiry
 
     def expire_beyond(self, expired: list[tuple[int, int]]) -> list[int]:
-        """Drop these deliveries (number, size): all beyond the window that expired in the store.
+        """Drop all deliveries beyond the window that have expired in the store: (number, size).
 
-        Returns the numbers of those that were not dropped before. What was dropped before and is
-        not among them has left the store, and cannot come back.
+        Returns the numbers that an earlier call had not dropped. A delivery that was dropped
+        earlier and is not in `expired` is no longer in the store, so `refill` cannot return it.
         """
         known = self._expired_beyond_window
         numbers: set[int] = set()
@@ -166,7 +166,7 @@ class Backlog:
         return delivery
 
     def take_expired(self, now: float) -> list[Delivery]:
-        """Remove and return those in memory whose Message Expiry Interval has passed."""
+        """Remove and return the deliveries in memory that have expired."""
         expired: list[Delivery] = []
         if self.next_expiry is not None and now >= self.next_expiry:
             for delivery in self.take_all():
@@ -179,7 +179,7 @@ class Backlog:
         return expired
 
     def take_shared(self, shares: set[str] | None) -> list[Delivery]:
-        """Remove and return those in memory that came by these shared subscriptions; None: any."""
+        """Remove and return the deliveries in memory of these shared subscriptions (None: all)."""
         shared: list[Delivery] = []
         for delivery in self.take_all():
             if delivery.is_of(shares):
@@ -189,7 +189,7 @@ class Backlog:
         return shared
 
     def take_all(self) -> list[Delivery]:
-        """Remove and return all that are in memory."""
+        """Remove and return all deliveries in memory."""
         deliveries = self.in_memory()
         self.size = self.beyond_size
         self._deliveries = None

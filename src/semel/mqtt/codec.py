@@ -1,12 +1,12 @@
 """Bytes to packets and back, for both versions.
 
     decode(data, version)    the packet at the start of `data`, or None while it is incomplete
-    encode(packet, version)  its bytes
-    Decoder                  a stream in pieces of any size; a peer's violation is returned
+    encode(packet, version)  the bytes of a packet
+    Decoder                  packets from a byte stream; returns a peer's violation as a value
 
-A packet's own file reads, checks and writes its body; here are the fixed header, the choice of
-reader, and the rules that concern the bytes alone. `observation.py` finds all violations of a
-packet, not only the first, with the same readers and the same checks.
+The module of each packet type reads, checks and writes its body. This module has the fixed header,
+the dispatch by type, and the rules about the bytes alone. `observation.py` finds all violations of
+a packet, not only the first, with the same readers and the same checks.
 """
 
 from typing import Final, final
@@ -85,25 +85,25 @@ Packet = (
     | Auth
 )
 
-# First byte, four digits of Remaining Length, and the longest body they can announce.
+# The first byte, four bytes of Remaining Length, and the longest body that they can announce.
 LARGEST_PACKET: Final = 5 + MAXIMUM_VARIABLE_BYTE_INTEGER
 
-# More than a PUBLISH without properties takes besides its topic and payload.
+# An upper bound for the bytes of a PUBLISH without properties besides its topic and payload.
 _PUBLISH_FRAMING: Final = 16
 
-# Type and flags, start of the body, end of the packet, whether the length took more bytes than
-# needed. The end may be beyond the bytes received; it is 0 while the length is unknown.
+# First byte, start of the body, end of the packet, whether the Remaining Length took more bytes
+# than needed. The end may be beyond the received bytes; it is 0 while the length is incomplete.
 Frame = tuple[int, int, int, bool]
 
 
 def check_packet_type(packet_type: int, version: int) -> None:
-    """The type is one that the version has."""
+    """Check that `version` has this packet type."""
     if packet_type == 0 or (packet_type == AUTH and version != MQTT5):
         raise Violation(PACKET_TYPE_KNOWN, f"type {packet_type}")
 
 
 def check_fixed_flags(packet_type: int, flags: int, found: list[Violation] | None) -> None:
-    """The flags of the first byte are the reserved ones of their type."""
+    """Check the flags of the first byte; only those of PUBLISH vary."""
     expected = FIXED_FLAGS[packet_type]
     if flags != expected and expected != VARYING_FLAGS:
         seen = f"{PACKET_NAMES[packet_type]} with flags {flags:04b}"
@@ -111,14 +111,14 @@ def check_fixed_flags(packet_type: int, flags: int, found: list[Violation] | Non
 
 
 def check_packet_size(size: int, maximum: int, found: list[Violation] | None) -> None:
-    """A whole packet is no larger than its receiver accepts."""
+    """Check that a whole packet is not larger than its receiver accepts."""
     if size > maximum:
         seen = f"{size} bytes, at most {maximum}"
         report(found, Violation(PACKET_SIZE_WITHIN_MAXIMUM, seen))
 
 
 def packet_type_of(packet: Packet) -> int:
-    """The packet's type as the fixed header writes it."""
+    """The packet type, as in the fixed header."""
     if isinstance(packet, Publish):
         return PUBLISH
     if isinstance(packet, PubAck):
@@ -151,7 +151,7 @@ def packet_type_of(packet: Packet) -> int:
 
 
 def read_frame(data: bytes, start: int) -> Frame:
-    """The fixed header at `start`, as far as it was received [2.1]."""
+    """Read the fixed header at `start`, as far as it has been received [2.1]."""
     at: i64 = start + 1
     available: i64 = len(data)
     if at > available:
@@ -181,10 +181,10 @@ def decode(
 ) -> tuple[Packet, int] | None:
     """The packet at `start` and where it ends, or None if it is incomplete.
 
-    Raises `Violation` as soon as the bytes cannot be right; a packet larger than
-    `maximum_packet_size` is refused once its length is known, before its body is awaited, and one
-    with more than `maximum_items` topic filters and properties before the next one is read.
-    A CONNECT is read by its own version.
+    Raises `Violation` as soon as a rule is broken: for a packet larger than `maximum_packet_size`,
+    when its length is known, even if its body is incomplete; for one with more than
+    `maximum_items` topic filters and properties, when the limit is exceeded. A CONNECT is read by
+    the version that it names.
     """
     if start >= len(data):
         return None
@@ -192,7 +192,7 @@ def decode(
     packet_type = first >> 4
     reader: Reader | None = None
     try:
-        # PUBLISH is always known, and its flags are its own.
+        # Every version has PUBLISH, and all values of its flags are checked in its constructor.
         if packet_type != PUBLISH:
             check_packet_type(packet_type, version)
             check_fixed_flags(packet_type, first & 15, None)
@@ -243,9 +243,9 @@ def _decode_body(packet_type: int, flags: int, reader: Reader) -> Packet:
 
 
 def encode(packet: Packet, version: int = MQTT5) -> bytes:
-    """The bytes of a packet. Raises `Violation` if that version cannot express it.
+    """The bytes of a packet. Raises `Violation` if `version` cannot express it.
 
-    A CONNECT is written in its own version.
+    A CONNECT is written in the version that it names.
     """
     try:
         return _encode(packet, version)
@@ -291,11 +291,11 @@ def _encode(packet: Packet, version: int) -> bytes:
 
 
 def publish_fits(packet: Publish, version: int, maximum: int) -> bool:
-    """Whether the peer takes a PUBLISH of this size [MQTT-3.1.2-24]."""
+    """Whether a PUBLISH takes at most `maximum` bytes [MQTT-3.1.2-24]."""
     if maximum == LARGEST_PACKET:
         return True
     if not packet.properties.present:
-        # A character takes at most four bytes: mostly there is no need to encode.
+        # A character takes at most four bytes, so that most packets need not be encoded to know.
         if len(packet.topic_name) * 4 + len(packet.payload) + _PUBLISH_FRAMING <= maximum:
             return True
     return len(encode(packet, version)) <= maximum
@@ -303,24 +303,25 @@ def publish_fits(packet: Publish, version: int, maximum: int) -> bool:
 
 @final
 class Decoder:
-    """A stream of bytes, in pieces of any size, to packets.
+    """Decodes a byte stream, received in pieces of any size, into packets.
 
-    `receive` never raises for what a peer sends: a `Violation` is the last value, and what follows
-    is ignored, because it is unknown where the next packet would begin. At most one incomplete
-    packet is kept, of at most `maximum_packet_size` bytes, and of at most `before_connect` bytes
-    until a CONNECT was received (0: no other limit). `maximum_items` limits what reading one packet
-    costs: its topic filters and properties together.
+    `receive` never raises for what a peer sends. After it has returned a `Violation`, it ignores
+    all further bytes, because it cannot know where the next packet begins. It buffers at most one
+    incomplete packet, of at most `maximum_packet_size` bytes, or until CONNECT of at most
+    `before_connect` bytes (0: `maximum_packet_size` applies). `maximum_items` limits the topic
+    filters and properties of one packet, because each costs more than its bytes.
     """
 
     version: int
     maximum_packet_size: int
     before_connect: int
     maximum_items: int
-    # How often a packet was left incomplete, once for its header and once for its body; and the
-    # size of the last one, 0 while its header is incomplete.
+    # Counts packets that were incomplete at the end of the received bytes (a packet counts once
+    # while its header is incomplete, and once more while its body is); the size of the last such
+    # packet, 0 while its header is incomplete.
     begun: int
     needed: int
-    # What `feed` was given, after what was left over, and the position of the next packet.
+    # Received bytes that `next` decodes, and the position of the next packet in them.
     _data: bytes
     _at: int
     # The bytes of an incomplete packet.
@@ -352,7 +353,7 @@ class Decoder:
         return len(self._buffer)
 
     def receive(self, data: bytes) -> list[Packet | Violation]:
-        """The packets that are complete now. A CONNECT sets the version of those after it."""
+        """The packets that are now complete. A CONNECT sets the version for later packets."""
         packets: list[Packet | Violation] = []
         self.feed(data)
         while True:
@@ -362,11 +363,11 @@ class Decoder:
             packets.append(packet)
 
     def feed(self, data: bytes) -> None:
-        """Take received bytes. The caller must call `next` until it returns None."""
+        """Add received bytes. The caller must then call `next` until it returns None."""
         if self._broken:
             return
         if self._at < len(self._data):
-            # The caller has not read, or has moved back to, a packet of the bytes before.
+            # The caller has not read all earlier packets, or has moved back to one of them.
             data = self._data[self._at :] + data
         if self._buffer:
             self._buffer += data
@@ -378,7 +379,7 @@ class Decoder:
         self._at = 0
 
     def give_up(self) -> None:
-        """Discard what was received, and ignore what comes."""
+        """Discard the buffered bytes, and ignore all further ones."""
         self._broken = True
         self._buffer = bytearray()
         self._data = b""
@@ -394,8 +395,8 @@ class Decoder:
         return self._at
 
     def unread(self) -> tuple[bytes, int]:
-        """The received bytes, and the position of the next packet, for a caller that can tell what
-        it is without decoding it."""
+        """The received bytes and the position of the next packet, for a caller that processes
+        ordinary packets without decoding them."""
         return self._data, self._at
 
     def move_to(self, position: int) -> None:
@@ -403,7 +404,7 @@ class Decoder:
         self._at = position
 
     def next(self) -> Packet | Violation | None:
-        """The next packet, or None when no other is complete."""
+        """The next packet, or None if it is not complete."""
         if self._at >= len(self._data):
             self._data = b""
             self._at = 0

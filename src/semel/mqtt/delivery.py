@@ -1,4 +1,4 @@
-"""Parts of a Session: a message to deliver, one that was received, and a durable change."""
+"""The values that a Session handles: `Delivery` (outbound), `Receipt` (inbound), `Change`."""
 
 from dataclasses import dataclass
 from typing import Final, final
@@ -10,16 +10,16 @@ from semel.mqtt.properties import NO_PROPERTIES, Properties
 from semel.mqtt.reasons import SUCCESS
 
 # Kinds of change.
-QUEUED: Final = 1  # number, message, share: a delivery is in the backlog
-ASSIGNED: Final = 2  # number, packet_id: it has its identifier and may be sent
-RELEASED: Final = 3  # number, packet_id: PUBREC was received, PUBREL is to be sent
-FINISHED: Final = 4  # number, packet_id (0: never sent): it is complete or dropped
-STORED: Final = 5  # packet_id: the owner has an inbound QoS 2 message
-FREED: Final = 6  # packet_id: its PUBREL was received
-ENDS: Final = 7  # at: when the session ends; None while it is connected, or never
-RECALLED: Final = 8  # number, packet_id: the peer has forgotten it; it is in the backlog again
+QUEUED: Final = 1  # number, message, share: the delivery was added to the backlog
+ASSIGNED: Final = 2  # number, packet_id: the delivery has an identifier and may be sent
+RELEASED: Final = 3  # number, packet_id: PUBREC was received, PUBREL must be sent
+FINISHED: Final = 4  # number, packet_id (0: never sent): the delivery is complete or dropped
+STORED: Final = 5  # packet_id: the owner has accepted an inbound QoS 2 message
+FREED: Final = 6  # packet_id: the PUBREL of an inbound QoS 2 message was received
+ENDS: Final = 7  # at: when the session ends; None: not known while it is connected, or never
+RECALLED: Final = 8  # number, packet_id: the peer lost its session; back in the backlog
 
-# About what a delivery takes in memory beside the bytes of its message.
+# Approximate memory of a delivery, besides the bytes of its message.
 DELIVERY_BYTES: Final = 500
 
 
@@ -27,7 +27,7 @@ DELIVERY_BYTES: Final = 500
 @mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class Change:
-    """One durable change, a plain value. Fields that its kind does not use are 0 or None."""
+    """One durable change of a session. Fields that its kind does not use are 0, "" or None."""
 
     kind: Final[int]
     number: Final[int]
@@ -65,12 +65,12 @@ class Delivery:
     number: Final[int]
     qos: Final[int]
     share: Final[str]
-    # None after PUBREC: from then on only the identifier matters.
+    # None after PUBREC: only the identifier is needed from then on.
     message: Message | None
     packet_id: int
-    # Its PUBLISH was sent on this connection, and counts against the Receive Maximum.
+    # Whether it counts against the Receive Maximum: its PUBLISH was sent on this connection.
     counts: bool
-    # Position among the PUBRECs, for PUBRELs in the same order [MQTT-4.6.0-4]; 0 before PUBREC.
+    # Its position among the received PUBRECs, which PUBRELs follow [MQTT-4.6.0-4]; 0 before PUBREC.
     released: int
 
     def __init__(self, number: int, message: Message | None, share: str, qos: int) -> None:
@@ -84,17 +84,17 @@ class Delivery:
 
     @property
     def memory_size(self) -> int:
-        """Bytes that it takes while it is in flight; none after PUBREC."""
+        """Approximate memory while it is in flight; 0 after PUBREC."""
         message = self.message
         return 0 if message is None else message.size + DELIVERY_BYTES
 
     def is_of(self, shares: set[str] | None) -> bool:
-        """Whether one of these shared subscriptions brought it; None: whether any did."""
+        """Whether it came through one of these shared subscriptions (None: through any)."""
         return self.share != "" and (shares is None or self.share in shares)
 
 
 def number_order(delivery: Delivery) -> int:
-    """Sort key: the order in which messages were given to the session."""
+    """Sort key: the order in which the session got the messages."""
     return delivery.number
 
 
@@ -106,7 +106,7 @@ def release_order(delivery: Delivery) -> int:
 @final
 @mypyc_attr(acyclic=True)
 class Receipt:
-    """A PUBLISH that was received, and that the owner has to accept or refuse."""
+    """A received PUBLISH that the owner must accept or refuse with `Session.accept`."""
 
     packet_id: Final[int]
     qos: Final[int]

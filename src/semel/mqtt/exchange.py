@@ -12,13 +12,13 @@ aliases that it has set, and the packet identifiers that it is using, each with 
     SENT_QOS_1 ──PUBACK──▶ free
     SENT_QOS_2 ──PUBREC──▶ RECEIVED ──PUBREL──▶ RELEASED ──PUBCOMP──▶ free
 
-`observe` first checks and then applies; a packet that breaks a rule raises and changes nothing.
-With a list to collect violations in, it applies the packet nevertheless, as far as possible: an
-audit cannot stop the traffic that it reads.
+`observe` checks a packet and then applies it. A packet that breaks a rule raises `Violation` and
+changes nothing. If the caller passes a list for the violations, the packet is applied anyway, as
+far as possible: an audit cannot stop the traffic that it reads.
 
-Identifiers of PUBLISH packets outlive a connection. `carry` returns what is open at the end, for
-the next Exchange of the session; without it, an Exchange of a resumed session tolerates identifiers
-that it cannot know.
+Packet identifiers of PUBLISH packets outlive a connection. `carry` returns the open ones at its
+end, for the next Exchange of the session; without them, the Exchange of a resumed session tolerates
+identifiers that it cannot know.
 """
 
 from collections.abc import Iterable
@@ -148,7 +148,8 @@ def _present(packet: Packet) -> int:
 class Exchange:
     """The state of one connection, which decides what each side may send next.
 
-    `carried` lists what the session had open before (see `carry`); None: it is unknown.
+    `carried` lists the exchanges that earlier connections of the session left open (see `carry`);
+    None: unknown.
     """
 
     phase: int
@@ -157,14 +158,14 @@ class Exchange:
     server: Side
     session_present: bool
     clean_start: bool
-    # Whether an identifier that is not open here is certainly wrong.
+    # Whether all open exchanges of the session are known: then any other identifier is a violation.
     history_known: bool
     assigns_client_id: bool
     session_expiry_interval: int
     wants_response_information: bool
     wants_problem_information: bool
     authentication_method: str | None
-    # Re-authentications in progress; whether the client has to answer an AUTH of the server.
+    # Re-authentications in progress; whether the client must answer an AUTH of the server.
     authenticating: int
     client_owes_auth: bool
     # What the server's CONNACK offers.
@@ -203,10 +204,10 @@ class Exchange:
     def observe(
         self, sender: int, packet: Packet, size: int, found: list[Violation] | None = None
     ) -> None:
-        """`sender` (CLIENT or SERVER) has sent `packet`, which takes `size` bytes.
+        """Check and apply `packet`, of `size` bytes, which `sender` (CLIENT or SERVER) sends.
 
-        Raises `Violation` and changes nothing if it may not; with `found`, appends every violation
-        to it and goes on.
+        Raises `Violation` and changes nothing if the packet breaks a rule. With `found`, appends
+        all violations to it instead, and applies the packet.
         """
         kind = packet_type_of(packet)
         try:
@@ -225,11 +226,11 @@ class Exchange:
             violation.version = self.version
 
     def carry(self) -> list[Open]:
-        """PUBLISH exchanges still open, for the next connection of the session."""
+        """The PUBLISH exchanges that are open, for the session's next connection."""
         return self.client.carry(CLIENT) + self.server.carry(SERVER)
 
     def topic_name(self, sender: int, packet: Publish) -> str:
-        """The Topic Name of a PUBLISH that has been observed, its alias resolved."""
+        """The Topic Name of an observed PUBLISH, with its alias resolved."""
         if packet.topic_name:
             return packet.topic_name
         return self._side(sender).aliases.get(packet.properties.topic_alias or 0, "")
@@ -283,7 +284,7 @@ class Exchange:
                 report(found, Violation(PROBLEM_INFORMATION_ON_REQUEST, seen))
 
     def _check_turn(self, sender: int, kind: int, found: list[Violation] | None) -> None:
-        """Whether this side may send a packet of this type now."""
+        """Check that this side may send a packet of this type now."""
         name = PACKET_NAMES[kind]
         if self._side(sender).disconnected:
             report(found, Violation(NOTHING_AFTER_DISCONNECT, f"{name} after DISCONNECT"))
@@ -328,7 +329,7 @@ class Exchange:
             self._check_method(properties.authentication_method, found)
 
     def _check_method(self, method: str | None, found: list[Violation] | None) -> None:
-        """The Authentication Method of an AUTH, or of a CONNACK that accepts."""
+        """Check the Authentication Method of an AUTH or CONNACK."""
         if self.authentication_method is None:
             if method is not None:
                 seen = f"authentication_method {quoted(method)}, none in CONNECT"
@@ -393,12 +394,12 @@ class Exchange:
             self._report_in_use(packet_id, found)
         stage = side.stage(packet_id)
         if side.quota <= 0 and self.version == MQTT5:
-            # What was open before the connection counts when it is sent again [4.9].
+            # A PUBLISH of an earlier connection counts when it is sent again [4.9].
             if stage == 0 or side.is_carried(packet_id):
                 seen = f"more than {self._other(sender).receive_maximum} open"
                 report(found, Violation(RECEIVE_MAXIMUM_KEPT, seen))
         if stage == 0:
-            # In 3.1.1 it may be sent again while its PUBACK is in transit.
+            # In 3.1.1 a PUBLISH may be sent again while its PUBACK is in transit.
             new = not self.session_present and self.phase == CONNECTED
             if packet.dup and new and packet_id not in side.used:
                 report(found, Violation(FIRST_SEND_WITHOUT_DUP, f"packet_id {packet_id}"))
@@ -419,7 +420,7 @@ class Exchange:
             if packet.qos == 1:
                 self._report_in_use(packet_id, found)
             else:
-                # [MQTT-4.3.3-10] Any further PUBLISH is answered, whatever its DUP is.
+                # [MQTT-4.3.3-10] The receiver answers a repeated PUBLISH whatever its DUP flag is.
                 report(found, Violation(QOS_2_ID_NOT_IN_USE, f"packet_id {packet_id}"))
         elif self.version == MQTT5:
             report(found, Violation(NO_RESEND_WHILE_CONNECTED, f"packet_id {packet_id}"))
@@ -443,7 +444,10 @@ class Exchange:
         report(found, Violation(PACKET_ID_NOT_IN_USE, f"packet_id {packet_id}"))
 
     def _check_new_id(self, packet_id: int, found: list[Violation] | None) -> None:
-        """The client's SUBSCRIBE and UNSUBSCRIBE share identifiers with its PUBLISH packets."""
+        """Check the identifier of a SUBSCRIBE or UNSUBSCRIBE.
+
+        A client's requests and PUBLISH packets share one set of identifiers.
+        """
         if packet_id in self.client.requests or self.client.stage(packet_id):
             self._report_in_use(packet_id, found)
 
@@ -463,7 +467,7 @@ class Exchange:
     def _check_answers(
         self, kind: int, packet_id: int, count: int, found: list[Violation] | None
     ) -> None:
-        """SUBACK and UNSUBACK."""
+        """Check that a SUBACK or UNSUBACK answers an open request."""
         filters = self.client.requests.get(packet_id, 0)
         if filters == 0 or (filters > 0) != (kind == SUBACK):
             self._report_no_request(packet_id, found)
@@ -478,9 +482,9 @@ class Exchange:
     def _check_order(
         self, sender: int, side: Side, packet_id: int, last: int, found: list[Violation] | None
     ) -> None:
-        """A client sends no answer after its answer to a later packet [4.6].
+        """Check that a client answers packets in the order in which they were sent [4.6].
 
-        What an earlier connection left open is not part of this one's order.
+        Exchanges that an earlier connection left open are not part of this connection's order.
         """
         order = side.order(packet_id)
         if sender == CLIENT and not side.is_carried(packet_id) and 0 < order < last:
@@ -518,7 +522,7 @@ class Exchange:
         side = self._side(sender)
         stage = side.stage(packet_id)
         if stage == 0:
-            # In a resumed session the PUBCOMP that was observed may never have arrived.
+            # In a resumed session, the PUBCOMP that was observed may have been lost in transit.
             known = self.history_known and not self.session_present
             if known and not side.answers_stray(packet_id):
                 self._report_no_publish(packet_id, found)
@@ -536,7 +540,7 @@ class Exchange:
         if stage != RELEASED:
             self._report_no_request(packet_id, found)
 
-    # --- applying: a packet that was allowed, or that was sent nevertheless -----------------------
+    # --- applying: a packet that is allowed, or that an audit observed anyway ---------------------
 
     def _apply(self, sender: int, packet: Packet) -> None:
         if isinstance(packet, Publish):
@@ -566,7 +570,7 @@ class Exchange:
         elif isinstance(packet, Auth):
             self.client_owes_auth = sender == SERVER and packet.reason == CONTINUE_AUTHENTICATION
             if self.phase == CONNECTED:
-                # [4.12.1] At any time, also before an earlier one has ended.
+                # [4.12.1] A client may re-authenticate at any time, even while it already does.
                 if packet.reason == RE_AUTHENTICATE:
                     self.authenticating += 1
                 elif packet.reason == SUCCESS and self.authenticating:
@@ -609,8 +613,8 @@ class Exchange:
         server.receive_maximum = properties.receive_maximum or DEFAULT_RECEIVE_MAXIMUM
         server.maximum_packet_size = properties.maximum_packet_size or LARGEST_PACKET
         server.topic_alias_maximum = properties.topic_alias_maximum or 0
-        # A client need not wait for CONNACK. What it has sent since CONNECT counts, and may
-        # exceed a limit that it did not know.
+        # A client need not wait for CONNACK. What it has sent since CONNECT counts, and may have
+        # exceeded a limit that it could not know.
         self.client.quota = server.receive_maximum - self.client.sent_here()
         if properties.maximum_qos is not None:
             self.maximum_qos = properties.maximum_qos
@@ -666,7 +670,7 @@ class Exchange:
             else:
                 publisher.move(packet_id, RECEIVED)
         elif stage != SENT_QOS_1:
-            # A repeated PUBREC. PUBCOMP may arrive before the PUBREL that answers this one is sent.
+            # A repeated PUBREC. PUBCOMP may arrive before the PUBREL that answers it is sent.
             publisher.strays.add(packet_id)
 
     def _apply_pubrel(self, sender: int, packet_id: int) -> None:

@@ -1,8 +1,8 @@
 """The rules about when and by which side a packet may be sent, each stated once.
 
-`exchange.py` alone checks them. A reason of 0 means that the standard obliges the receiver
-to carry on in spite of the violation: a repeated QoS 2 PUBLISH must be answered [MQTT-4.3.3-10],
-though its sender may not repeat it [MQTT-4.4.0-1]. Every other violation ends the connection.
+Only `exchange.py` checks them. A reason of 0 means that the standard obliges the receiver to
+continue in spite of the violation: a repeated QoS 2 PUBLISH must be answered [MQTT-4.3.3-10],
+though its sender may not repeat it [MQTT-4.4.0-1]. Every other violation closes the connection.
 """
 
 from typing import Final
@@ -53,7 +53,7 @@ REASON_CODE_FROM_ITS_SIDE: Final = Rule(
 )
 CONNACK_FIRST: Final = Rule(
     "CONNACK_FIRST",
-    "A server sends nothing before its CONNACK but AUTH.",
+    "Before its CONNACK a server sends nothing except AUTH.",
     mqtt311="3.2.0-1",
     mqtt5="3.2.0-1 DISCONNECT:3.14.0-1",
     at="exchange",
@@ -68,7 +68,7 @@ CONNACK_ONCE: Final = Rule(
 )
 NOTHING_AFTER_REFUSAL: Final = Rule(
     "NOTHING_AFTER_REFUSAL",
-    "After a CONNACK that refuses, a server closes: it sends nothing more.",
+    "After a CONNACK that refuses the connection, a server closes it and sends nothing more.",
     mqtt311="3.2.2-5",
     mqtt5="3.2.2-7 4.13.2-1",
     at="exchange",
@@ -121,7 +121,7 @@ SESSION_EXPIRY_FROM_CLIENT: Final = Rule(
 )
 SESSION_EXPIRY_NOT_REVIVED: Final = Rule(
     "SESSION_EXPIRY_NOT_REVIVED",
-    "If the Session Expiry Interval of CONNECT was 0, DISCONNECT cannot set another.",
+    "If the Session Expiry Interval in CONNECT was 0, DISCONNECT does not change it.",
     mqtt5="DISCONNECT:U5-70",
     at="exchange",
     reason=PROTOCOL_ERROR,
@@ -142,7 +142,8 @@ AUTH_AS_AGREED: Final = Rule(
 )
 AUTH_METHOD_KEPT: Final = Rule(
     "AUTH_METHOD_KEPT",
-    "Every AUTH and the CONNACK that accepts name the Authentication Method of CONNECT.",
+    "Every AUTH, and a CONNACK that accepts the connection, has the Authentication Method of "
+    "CONNECT.",
     mqtt5="AUTH:4.12.0-5 CONNACK:4.12.0-5 AUTH:4.12.1-1 AUTH:U5-72",
     at="exchange",
     reason=PROTOCOL_ERROR,
@@ -157,22 +158,21 @@ AUTH_IN_TURN: Final = Rule(
 )
 QOS_WITHIN_MAXIMUM: Final = Rule(
     "QOS_WITHIN_MAXIMUM",
-    "A client publishes with no QoS above the server's Maximum QoS.",
+    "A client does not publish with a QoS above the server's Maximum QoS.",
     mqtt5="PUBLISH:3.2.2-11",
     at="exchange",
     reason=QOS_NOT_SUPPORTED,
 )
 RETAIN_IF_AVAILABLE: Final = Rule(
     "RETAIN_IF_AVAILABLE",
-    "A client sets RETAIN only if the server keeps retained messages.",
+    "A client sets RETAIN only if the server supports retained messages.",
     mqtt5="PUBLISH:3.2.2-14",
     at="exchange",
     reason=RETAIN_NOT_SUPPORTED,
 )
 TOPIC_ALIAS_WITHIN_MAXIMUM: Final = Rule(
     "TOPIC_ALIAS_WITHIN_MAXIMUM",
-    "A Topic Alias is at most the Topic Alias Maximum of the receiver, which is 0 unless it says "
-    "otherwise.",
+    "A Topic Alias is at most the receiver's Topic Alias Maximum, which is 0 by default.",
     mqtt5="PUBLISH:3.1.2-26 PUBLISH:3.1.2-27 PUBLISH:3.2.2-17 PUBLISH:3.2.2-18 PUBLISH:3.3.2-9 "
     "PUBLISH:3.3.2-11",
     at="exchange",
@@ -180,7 +180,7 @@ TOPIC_ALIAS_WITHIN_MAXIMUM: Final = Rule(
 )
 TOPIC_ALIAS_MAPPED: Final = Rule(
     "TOPIC_ALIAS_MAPPED",
-    "A Topic Alias that stands for the Topic Name was given its topic earlier on this connection.",
+    "A Topic Alias without a Topic Name was mapped to one earlier on this connection.",
     mqtt5="PUBLISH:U5-59 PUBLISH:3.3.2-7",
     at="exchange",
     reason=PROTOCOL_ERROR,
@@ -194,29 +194,28 @@ SUBSCRIPTION_IDENTIFIER_FROM_SERVER: Final = Rule(
 )
 WILDCARD_IF_AVAILABLE: Final = Rule(
     "WILDCARD_IF_AVAILABLE",
-    "A client uses wildcard filters only if the server takes them.",
+    "A client uses wildcard filters only if the server supports them.",
     mqtt5="SUBSCRIBE:U5-47",
     at="exchange",
     reason=WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED,
 )
 SUBSCRIPTION_IDENTIFIER_IF_AVAILABLE: Final = Rule(
     "SUBSCRIPTION_IDENTIFIER_IF_AVAILABLE",
-    "A client uses Subscription Identifiers only if the server takes them.",
+    "A client uses Subscription Identifiers only if the server supports them.",
     mqtt5="SUBSCRIBE:U5-48",
     at="exchange",
     reason=SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED,
 )
 SHARED_IF_AVAILABLE: Final = Rule(
     "SHARED_IF_AVAILABLE",
-    "A client uses shared subscriptions only if the server takes them.",
+    "A client uses shared subscriptions only if the server supports them.",
     mqtt5="SUBSCRIBE:U5-49",
     at="exchange",
     reason=SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
 )
 PACKET_ID_NOT_IN_USE: Final = Rule(
     "PACKET_ID_NOT_IN_USE",
-    "A new PUBLISH, SUBSCRIBE or UNSUBSCRIBE takes a Packet Identifier that its sender is not "
-    "using.",
+    "A new PUBLISH, SUBSCRIBE or UNSUBSCRIBE has a Packet Identifier that its sender does not use.",
     mqtt311="2.3.1-2 PUBLISH:2.3.1-4 PUBLISH:4.3.2-1",
     mqtt5="2.2.1-3 PUBLISH:2.2.1-4 PUBLISH:4.3.2-1",
     at="exchange",
@@ -224,8 +223,8 @@ PACKET_ID_NOT_IN_USE: Final = Rule(
 )
 QOS_2_ID_NOT_IN_USE: Final = Rule(
     "QOS_2_ID_NOT_IN_USE",
-    "A new QoS 2 PUBLISH takes a Packet Identifier that its sender is not using. Whoever receives "
-    "one answers it as one that was sent again.",
+    "A new QoS 2 PUBLISH has a Packet Identifier that its sender does not use. Otherwise the "
+    "receiver answers it as a repeated PUBLISH.",
     mqtt311="PUBLISH:2.3.1-2 PUBLISH:2.3.1-4 PUBLISH:4.3.3-1",
     mqtt5="PUBLISH:2.2.1-3 PUBLISH:2.2.1-4 PUBLISH:4.3.3-1",
     at="exchange",
@@ -240,8 +239,8 @@ NO_RESEND_WHILE_CONNECTED: Final = Rule(
 )
 FIRST_SEND_WITHOUT_DUP: Final = Rule(
     "FIRST_SEND_WITHOUT_DUP",
-    "A PUBLISH that is sent for the first time has DUP 0; its receiver takes it as new whatever "
-    "DUP says.",
+    "A PUBLISH that is sent for the first time has DUP 0. The receiver treats it as new whatever "
+    "its DUP flag is.",
     mqtt311="PUBLISH:4.3.2-1 PUBLISH:4.3.3-1",
     mqtt5="PUBLISH:4.3.2-2 PUBLISH:4.3.3-2",
     at="exchange",
@@ -257,7 +256,7 @@ RESEND_SETS_DUP: Final = Rule(
 )
 RESEND_IN_ORDER: Final = Rule(
     "RESEND_IN_ORDER",
-    "A client sends its PUBLISH packets again in the order of the first time.",
+    "A client resends its PUBLISH packets in the order in which it first sent them.",
     mqtt311="PUBLISH:4.6.0-1",
     mqtt5="PUBLISH:4.6.0-1",
     at="exchange",
@@ -265,7 +264,7 @@ RESEND_IN_ORDER: Final = Rule(
 )
 NO_PUBLISH_AFTER_PUBREL: Final = Rule(
     "NO_PUBLISH_AFTER_PUBREL",
-    "Once PUBREL is sent, its PUBLISH is not sent again.",
+    "Once PUBREL has been sent, its PUBLISH is not sent again.",
     mqtt311="PUBLISH:4.3.3-1",
     mqtt5="PUBLISH:4.3.3-6",
     at="exchange",
@@ -273,7 +272,7 @@ NO_PUBLISH_AFTER_PUBREL: Final = Rule(
 )
 RECEIVE_MAXIMUM_KEPT: Final = Rule(
     "RECEIVE_MAXIMUM_KEPT",
-    "No more QoS 1 and 2 PUBLISH packets are open than the receiver's Receive Maximum.",
+    "At most as many QoS 1 and 2 PUBLISH packets are open as the receiver's Receive Maximum.",
     mqtt5="PUBLISH:3.3.4-7 PUBLISH:3.3.4-9 PUBLISH:4.9.0-1 PUBLISH:4.9.0-2",
     at="exchange",
     reason=RECEIVE_MAXIMUM_EXCEEDED,
@@ -290,8 +289,8 @@ ANSWER_FITS_REQUEST: Final = Rule(
 )
 RELEASE_FITS_PUBLISH: Final = Rule(
     "RELEASE_FITS_PUBLISH",
-    "PUBREC and PUBREL have the Packet Identifier of an open QoS 2 PUBLISH; the receiver of "
-    "another answers all the same, in 5.0 with code 0x92.",
+    "PUBREC and PUBREL have the Packet Identifier of an open QoS 2 PUBLISH. The receiver answers "
+    "any other identifier too, in 5.0 with code 0x92.",
     mqtt311="PUBREC:2.3.1-6 PUBREL:2.3.1-6",
     mqtt5="PUBREC:2.2.1-5 PUBREL:2.2.1-5",
     at="exchange",
@@ -307,7 +306,7 @@ ANSWER_FITS_QOS: Final = Rule(
 )
 PUBREL_AFTER_PUBREC: Final = Rule(
     "PUBREL_AFTER_PUBREC",
-    "PUBREL is sent when PUBREC has come, not before.",
+    "PUBREL is sent only after PUBREC has been received.",
     mqtt311="PUBREL:4.3.3-1",
     mqtt5="PUBREL:4.3.3-4",
     at="exchange",

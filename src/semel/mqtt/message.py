@@ -1,7 +1,7 @@
-"""An application message apart from any connection: no packet identifier, no DUP, no alias.
+"""An application message independent of a connection: no packet identifier, no DUP, no alias.
 
-A `Publish` is a message on one connection. What outlives a connection (the backlog of a session, a
-store) keeps a `Message`, and the session makes a new `Publish` of it for each transmission.
+A `Publish` is a message on one connection. Whatever outlives a connection (the backlog of a
+session, a store) keeps a `Message`, and the session makes a new `Publish` for each transmission.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from semel.mqtt.wire import MAXIMUM_FOUR_BYTES, text_size
 @mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class Message:
-    """A message to be forwarded. `expires_at` is a time of the owner's clock.
+    """A message to deliver. `expires_at` is a time of the owner's clock; None: never.
 
     The properties have neither Topic Alias, which belongs to a connection [MQTT-3.3.2-7], nor
     Message Expiry Interval, which `expires_at` replaces.
@@ -39,7 +39,7 @@ class Message:
     retain: Final[bool]
     properties: Final[Properties]
     expires_at: Final[float | None]
-    # Bytes of topic, payload and values of properties: what the limits of backlogs count.
+    # Bytes of topic, payload and property values: the size that the limits of backlogs count.
     size: Final[int]
 
     def __init__(
@@ -70,7 +70,7 @@ class Message:
         self.size = size
 
     def is_expired(self, now: float) -> bool:
-        """Whether its Message Expiry Interval has passed [3.3.2.3.3]."""
+        """Whether the Message Expiry Interval has passed [3.3.2.3.3]."""
         return self.expires_at is not None and now >= self.expires_at
 
     def publish(self, packet_id: int, now: float, version: int, *, dup: bool) -> Publish:
@@ -94,7 +94,7 @@ class Message:
 
 
 def message_properties(properties: Properties) -> Properties:
-    """The properties of a received PUBLISH, without those that are not part of its message.
+    """The properties of a received PUBLISH that belong to its message.
 
     A Topic Alias belongs to the connection [MQTT-3.3.2-7], and Subscription Identifiers to the
     receiver.
@@ -124,7 +124,7 @@ def received_message(packet: Publish, topic_name: str, now: float) -> Message:
 
 
 def without_identifiers(message: Message) -> Message:
-    """The message for another subscription than the one it came by."""
+    """The message without Subscription Identifiers, to deliver it for another subscription."""
     if not message.properties.has(SUBSCRIPTION_IDENTIFIER):
         return message
     return Message(

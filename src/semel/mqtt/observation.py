@@ -40,7 +40,7 @@ from semel.mqtt.wire import FieldValue, Reader, check_text
 
 @final
 class Observation:
-    """One packet as observed: `data[start:end]`, its fields by name, all rules that it breaks.
+    """One observed packet: its extent `data[start:end]`, its fields, all rules that it breaks.
 
     Password and authentication data are shown by their length only. If the Remaining Length itself
     is malformed, the end of the packet is unknown, and `end` is the end of the data.
@@ -82,7 +82,7 @@ class Observation:
 
 
 def observe(data: bytes, version: int = MQTT5, *, start: int = 0) -> Observation | None:
-    """The packet at `start`, or None if it is incomplete. Never raises for malformed bytes."""
+    """Observe the packet at `start`. Returns None if it is incomplete; never raises `Violation`."""
     if start >= len(data):
         return None
     first = data[start]

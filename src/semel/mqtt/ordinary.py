@@ -1,9 +1,9 @@
-"""The ordinary step of an exchange, checked and applied at once.
+"""The ordinary step of an exchange, checked and applied in one call.
 
-Almost every packet with a Packet Identifier is the next one of its exchange, in order, on a
-connection that is up. For these, the functions here do to an `Exchange` what `observe` would, from
-two numbers instead of a packet. For anything else they return False and change nothing, and the
-caller uses `observe`, which knows the rules. A table test compares both in every state.
+Almost every packet with a Packet Identifier is the next step of its exchange, in order, on a
+connected client. For these packets, the functions here change an `Exchange` as `observe` would,
+from two numbers instead of a packet. For anything else they return False and change nothing, and
+the caller uses `observe`, which knows all rules. A table test compares both in every state.
 """
 
 from semel.mqtt.exchange import CONNECTED, Exchange
@@ -12,7 +12,10 @@ from semel.mqtt.side import CLIENT, MANY_OPEN, RECEIVED, RELEASED, SENT_QOS_1, S
 
 
 def ordinary_publish(exchange: Exchange, sender: int, qos: int, packet_id: int) -> bool:
-    """A PUBLISH of QoS 1 or 2 with DUP 0 and without properties, for an identifier that is free."""
+    """Apply a QoS 1 or 2 PUBLISH with DUP 0, without properties, and with a free identifier.
+
+    Returns False, and changes nothing, if it is not ordinary.
+    """
     side = exchange.client if sender == CLIENT else exchange.server
     if exchange.phase != CONNECTED or side.disconnected or side.stage(packet_id):
         return False
@@ -29,7 +32,10 @@ def ordinary_publish(exchange: Exchange, sender: int, qos: int, packet_id: int) 
 
 
 def ordinary_answer(exchange: Exchange, sender: int, packet_type: int, packet_id: int) -> bool:
-    """PUBACK, PUBREC, PUBREL or PUBCOMP without a reason code, in its turn."""
+    """Apply a PUBACK, PUBREC, PUBREL or PUBCOMP without a reason code, if it is the next step.
+
+    Returns False, and changes nothing, if it is not ordinary.
+    """
     from_client = sender == CLIENT
     me = exchange.client if from_client else exchange.server
     if exchange.phase != CONNECTED or me.disconnected:

@@ -7,7 +7,7 @@ from mypy_extensions import i64
 
 @final
 class PacketIds:
-    """One bit for each identifier, in no more bytes than the highest of them needs."""
+    """One bit for each identifier, up to the highest one in the set."""
 
     _bits: bytearray
     _count: int
@@ -45,18 +45,18 @@ class PacketIds:
 
     @property
     def size(self) -> int:
-        """How many bytes the set takes."""
+        """The size of the set in bytes."""
         return len(self._bits)
 
     def copy(self) -> "PacketIds":
-        """The same identifiers in a set of its own."""
+        """An independent copy."""
         copied = PacketIds()
         copied._bits = bytearray(self._bits)
         copied._count = self._count
         return copied
 
     def first(self, count: int) -> list[int]:
-        """The lowest of them, at most so many."""
+        """The lowest identifiers, at most `count`."""
         found: list[int] = []
         for at in range(len(self._bits)):
             for bit in range(8):

@@ -1,11 +1,11 @@
-"""Protocol versions and packet types: the first numbers of the standard, under its names.
+"""Protocol versions, packet types and flags, under the names of the standard.
 
-Plain ints, so that compiled code compares machine words.
+They are plain ints, so that compiled code compares machine words.
 """
 
 from typing import Final
 
-# Protocol levels as CONNECT carries them, which also stand for the versions.
+# Protocol levels, as in CONNECT. They also identify the versions in this package.
 MQTT311: Final = 4
 MQTT5: Final = 5
 
@@ -60,5 +60,5 @@ PACKET_NAMES: Final = (
 
 
 def first_byte(packet_type: int) -> int:
-    """The first byte of every packet of a type other than PUBLISH."""
+    """The first byte of a packet of this type, which must not be PUBLISH."""
     return packet_type << 4 | FIXED_FLAGS[packet_type]

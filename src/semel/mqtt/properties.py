@@ -1,12 +1,12 @@
 """The 27 properties of 5.0: one table, one class, one reader, one writer.
 
-A `Properties` is one property section, in order. What holds for a property in every packet (its
-type, its range, that it is not repeated) is checked when a `Properties` is made; in which packets
-it is allowed, when a packet is made. Both ends use the same constructor: a program passes keywords,
-the decoder the pairs that it has read.
+A `Properties` is one property section, in order. Its constructor checks what holds in every packet
+(type, range, no repetition); the constructor of a packet checks which properties it may have.
+Programs and the decoder use the same constructor: a program passes keywords, the decoder passes the
+pairs that it has read.
 
-As objects, small properties take up to fifty times as many bytes as on the wire. What is kept for
-long is kept as `compact` returns it: a long section as bytes, which are read on access.
+As objects, small properties take up to fifty times as many bytes as on the wire. Whoever keeps a
+section for long keeps the result of `compact`: a long section as bytes, which are parsed on access.
 
     >>> Properties(message_expiry_interval=60, user_properties=[("unit", "°C")])
     Properties(message_expiry_interval=60, user_properties=(('unit', '°C'),))
@@ -90,7 +90,7 @@ WILDCARD_SUBSCRIPTION_AVAILABLE: Final = 0x28
 SUBSCRIPTION_IDENTIFIERS_AVAILABLE: Final = 0x29
 SHARED_SUBSCRIPTION_AVAILABLE: Final = 0x2A
 
-# How a value is written [1.5]. YES_OR_NO is a byte that may only be 0 or 1.
+# Data types of the values [1.5]. _YES_OR_NO is a byte with the value 0 or 1.
 _UNKNOWN: Final = 0
 _YES_OR_NO: Final = 1
 _TWO_BYTES: Final = 2
@@ -100,10 +100,10 @@ _TEXT: Final = 5
 _BINARY: Final = 6
 _PAIR: Final = 7
 
-# What a property takes besides its text: identifier, lengths, a number.
+# Approximate bytes of a property besides its text: identifier, lengths, a number.
 _ITEM_SIZE: Final = 5
 
-# Properties that are kept as objects: with more, `compact` keeps the section as bytes.
+# Up to this many properties stay objects: `compact` keeps a longer section as bytes.
 _FEW: Final = 4
 
 
@@ -120,7 +120,7 @@ _ENHANCED: Final = _in(CONNECT, CONNACK, AUTH)
 _REASONED: Final = _in(CONNACK, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK, DISCONNECT, AUTH)
 _ALL: Final = _REASONED | _in(WILL, CONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE)
 
-# [Table 2-4] identifier, name as the constructor spells it, how it is written, where it may stand.
+# [Table 2-4] identifier, name as in the constructor, data type, packets that may have it.
 _TABLE: Final = (
     (PAYLOAD_FORMAT_INDICATOR, "payload_format_indicator", _YES_OR_NO, _MESSAGE),
     (MESSAGE_EXPIRY_INTERVAL, "message_expiry_interval", _FOUR_BYTES, _MESSAGE),
@@ -157,7 +157,8 @@ _TABLE: Final = (
 )
 _LAST: Final = 0x2A
 
-# The same table by identifier, and by packet type: bit n of _ALLOWED[t] says that n may stand in t.
+# The same table by identifier, and by packet type: bit n of _ALLOWED[t] is set if packet type t may
+# have property n.
 _types = bytearray(_LAST + 1)
 _NAMES: Final = [""] * (_LAST + 1)
 _ALLOWED: Final = [0] * len(PACKET_NAMES)
@@ -179,20 +180,20 @@ def is_property(identifier: int) -> bool:
 
 
 def property_identifier(name: str) -> int:
-    """The identifier of a property by its name here, 0 if there is none."""
+    """The identifier of the property with this name, 0 if there is none."""
     return _NAMES.index(name) if name in _NAMES else 0
 
 
 def check_property_known(identifier: int, found: list[Violation] | None) -> None:
-    """The identifier is defined; without it the length of the value is not known either."""
+    """Check that 5.0 defines the identifier; otherwise the length of its value is unknown."""
     if not is_property(identifier):
         report(found, Violation(PROPERTY_KNOWN, f"0x{identifier:02x}"))
 
 
 def check_property(identifier: int, value: PropertyValue, found: list[Violation] | None) -> None:
-    """One value is of its property's type and within its range.
+    """Check that a value is within the range of its property.
 
-    A value of another Python type is a TypeError: the decoder cannot make one.
+    Raises `TypeError` for a value of the wrong Python type, which the decoder cannot produce.
     """
     kind = _TYPES[identifier]
     name = _NAMES[identifier]
@@ -233,7 +234,7 @@ def check_property(identifier: int, value: PropertyValue, found: list[Violation]
 
 
 def check_properties(items: list[PropertyItem], found: list[Violation] | None) -> int:
-    """Check what holds in every packet. Returns a bit for each identifier present."""
+    """Check the rules that hold in every packet. Returns a bit for each identifier present."""
     present = 0
     for identifier, value in items:
         check_property_known(identifier, found)
@@ -250,7 +251,7 @@ def _report_repeated(identifier: int, found: list[Violation] | None) -> None:
 
 
 def check_properties_allowed(packet_type: int, present: int, found: list[Violation] | None) -> None:
-    """Each property present is allowed in this packet."""
+    """Check that this packet may have each property that is present."""
     misplaced = present & ~_ALLOWED[packet_type]
     if misplaced:
         names = [
@@ -261,7 +262,7 @@ def check_properties_allowed(packet_type: int, present: int, found: list[Violati
 
 
 def check_properties_version(present: int, version: int) -> None:
-    """Only 5.0 has properties. What was read under 3.1.1 has none."""
+    """Check that a packet for 3.1.1, which has no properties, has none."""
     if present and version != MQTT5:
         raise Violation(PROPERTIES_NEED_MQTT5, "properties in a packet for 3.1.1")
 
@@ -269,12 +270,12 @@ def check_properties_version(present: int, version: int) -> None:
 @final
 @mypyc_attr(acyclic=True)
 class Properties:
-    """A property section, of (identifier, value) pairs in the order sent."""
+    """A property section: (identifier, value) pairs in the order in which they are sent."""
 
-    # A bit for each identifier that is in it.
+    # A bit for each identifier in the section.
     present: Final[int]
-    # The first pairs; those that follow, as they are on the wire; and what `properties_size` counts
-    # for the latter.
+    # The first pairs as objects; the remaining ones as wire bytes; and the size of the latter as
+    # `properties_size` counts it.
     _first: Final[tuple[PropertyItem, ...]]
     _rest: Final[bytes]
     _rest_size: Final[int]
@@ -283,7 +284,7 @@ class Properties:
         self,
         items: Iterable[PropertyItem] = (),
         *,
-        # What messages carry comes first: compiled code parses keywords in this order.
+        # Properties of messages come first, because compiled code parses keywords in this order.
         payload_format_indicator: int | None = None,
         message_expiry_interval: int | None = None,
         content_type: str | None = None,
@@ -311,7 +312,7 @@ class Properties:
         wildcard_subscription_available: int | None = None,
         subscription_identifiers_available: int | None = None,
         shared_subscription_available: int | None = None,
-        # A whole section that follows all of these; and whether to keep it all as bytes.
+        # A whole section that comes after all of these; whether to keep everything as bytes.
         before: "Properties | None" = None,
         as_bytes: bool = False,
     ) -> None:
@@ -376,7 +377,7 @@ class Properties:
         rest = b""
         size = 0
         if before is not None:
-            # Both parts are checked, and neither may repeat a property of the other.
+            # Each part is valid by itself; neither may repeat a property of the other.
             repeated = present & before.present & ~_REPEATABLE
             if repeated:
                 _report_repeated(repeated.bit_length() - 1, None)
@@ -399,18 +400,18 @@ class Properties:
 
     @property
     def items(self) -> tuple[PropertyItem, ...]:
-        """All pairs, in the order sent."""
+        """All pairs, in the order in which they are sent."""
         if not self._rest:
             return self._first
         rest = _read_items(Reader(self._rest, 0, len(self._rest), MQTT5))
         return (*self._first, *rest)
 
     def compact(self) -> "Properties":
-        """The same section in little memory, however many properties it has."""
+        """An equal section that takes little memory, however many properties it has."""
         return self if len(self._first) <= _FEW else Properties(before=self, as_bytes=True)
 
     def has(self, identifier: int) -> bool:
-        """Whether the section has that property."""
+        """Whether the section has this property."""
         return bool(self.present >> identifier & 1)
 
     def _find(self, identifier: int) -> PropertyValue | None:
@@ -569,19 +570,19 @@ class Properties:
 
 NO_PROPERTIES: Final = Properties()
 
-# What a reader returns for an empty section, to save making a list. Never changed.
+# The pairs of an empty section, shared to avoid creating lists. Must not be modified.
 NO_ITEMS: Final[list[PropertyItem]] = []
 
 
 def properties_of(items: list[PropertyItem]) -> Properties:
-    """A section that was read, as checked `Properties`."""
+    """Checked `Properties` from the pairs that were read."""
     return Properties(items) if items else NO_PROPERTIES
 
 
 def read_properties(reader: Reader) -> list[PropertyItem]:
-    """A property section [2.2.2], Property Length included, as pairs that are not checked yet.
+    """Read a property section [2.2.2] with its Property Length. Returns unchecked pairs.
 
-    After an unknown identifier the rest of the section cannot be read, but the packet can.
+    After an unknown identifier the rest of the section is skipped, and the packet is read on.
     """
     if reader.version != MQTT5:
         return NO_ITEMS
@@ -625,7 +626,7 @@ def _read_value(reader: Reader, identifier: int) -> PropertyValue:
 
 
 def properties_size(properties: Properties) -> int:
-    """About how many bytes they take: texts and binary data, and a few for each property."""
+    """Approximate size in bytes: text and binary data, and a few bytes for each property."""
     return properties._rest_size + _items_size(properties._first)
 
 
@@ -643,7 +644,7 @@ def _items_size(items: tuple[PropertyItem, ...]) -> int:
 
 
 def encode_properties(properties: Properties) -> bytes:
-    """A property section, Property Length included [MQTT-2.2.2-1]."""
+    """The bytes of a property section, including the Property Length [MQTT-2.2.2-1]."""
     if not properties.present:
         return b"\0"
     section = Writer()

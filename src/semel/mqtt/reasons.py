@@ -1,11 +1,11 @@
-"""Reason codes: their names, and which may stand in which packet under which version.
+"""Reason codes: their names, and which packet may have which code in which version.
 
-`packets.fields.check_reason` is the one function that checks by these tables.
+Only `packets.fields.check_reason` checks codes by these tables.
 """
 
 from typing import Final
 
-# [2.4] Reason codes of 5.0. Where one number has several names, each packet uses its own.
+# [2.4] Reason codes of 5.0. A number may have several names, for different packets.
 SUCCESS: Final = 0x00
 NORMAL_DISCONNECTION: Final = 0x00
 GRANTED_QOS_0: Final = 0x00
@@ -86,8 +86,8 @@ REASONS_5: Final = [
     frozenset((0x00, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91)),
     _NONE,
     _NONE,
-    # [3.14.2.1] leaves out 0x8C (Bad authentication method), though section 2.4 names DISCONNECT
-    # beside it; [MQTT-3.14.2-1] binds to the table of 3.14.2.1.
+    # [3.14.2.1] omits 0x8C (Bad authentication method), though section 2.4 lists it for DISCONNECT.
+    # The table of 3.14.2.1 is binding [MQTT-3.14.2-1].
     frozenset(
         (
             *(0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x87, 0x89, 0x8B, 0x8D, 0x8E, 0x8F, 0x90),
@@ -125,5 +125,5 @@ DISCONNECT_ONLY_SERVER: Final = frozenset(
     )
 )
 
-# A code of 0x80 or more reports a failure [2.4]; in 3.1.1 the same holds for SUBACK alone.
+# Codes from 0x80 on report a failure [2.4]; in 3.1.1 this holds for SUBACK only.
 FAILURE: Final = 0x80

@@ -1,8 +1,8 @@
 """The rules that one packet can break, each stated once, as data.
 
-`violation.py` says what the parts of a rule mean; `exchange_rules.py` has those that need to know
-what went before on the connection. Each rule is raised by exactly one line of this package; a test
-counts.
+`violation.py` explains the parts of a rule. `exchange_rules.py` has the rules that depend on
+earlier packets of the connection. Exactly one line of this package raises each rule; a test checks
+that.
 """
 
 from typing import Final
@@ -34,7 +34,7 @@ PACKET_TYPE_KNOWN: Final = Rule(
 FIXED_HEADER_FLAGS: Final = Rule(
     "FIXED_HEADER_FLAGS",
     "The low four bits of the first byte are 0010 in PUBREL, SUBSCRIBE and UNSUBSCRIBE, "
-    "and 0000 in every other packet but PUBLISH.",
+    "and 0000 in every other packet except PUBLISH.",
     mqtt311="2.2.2-1 PUBREL:3.6.1-1 SUBSCRIBE:3.8.1-1 UNSUBSCRIBE:3.10.1-1 DISCONNECT:3.14.1-1",
     mqtt5="2.1.3-1 PUBREL:3.6.1-1 SUBSCRIBE:3.8.1-1 UNSUBSCRIBE:3.10.1-1 DISCONNECT:3.14.1-1 "
     "AUTH:3.15.1-1",
@@ -51,14 +51,14 @@ VARIABLE_BYTE_INTEGER_IN_FOUR_BYTES: Final = Rule(
 )
 VARIABLE_BYTE_INTEGER_SHORTEST: Final = Rule(
     "VARIABLE_BYTE_INTEGER_SHORTEST",
-    "In 5.0 a Variable Byte Integer uses the fewest bytes that hold its value.",
+    "In 5.0 a Variable Byte Integer uses the minimum number of bytes.",
     mqtt5="1.5.5-1",
     at="decode",
     reason=MALFORMED_PACKET,
 )
 PACKET_SIZE_WITHIN_MAXIMUM: Final = Rule(
     "PACKET_SIZE_WITHIN_MAXIMUM",
-    "A packet is no larger than its receiver takes.",
+    "A packet is not larger than its receiver accepts.",
     mqtt5="3.1.2-24 3.2.2-15 CONNACK:3.2.2-19 CONNACK:3.2.2-20 PUBACK:3.4.2-2 PUBACK:3.4.2-3 "
     "PUBREC:3.5.2-2 PUBREC:3.5.2-3 PUBREL:3.6.2-2 PUBREL:3.6.2-3 PUBCOMP:3.7.2-2 PUBCOMP:3.7.2-3 "
     "SUBACK:3.9.2-1 SUBACK:3.9.2-2 UNSUBACK:3.11.2-1 UNSUBACK:3.11.2-2 DISCONNECT:3.14.2-3 "
@@ -68,7 +68,7 @@ PACKET_SIZE_WITHIN_MAXIMUM: Final = Rule(
 )
 FIELD_WITHIN_PACKET: Final = Rule(
     "FIELD_WITHIN_PACKET",
-    "Every field that a packet must have is there and ends within it.",
+    "Every required field is present and ends within the packet.",
     mqtt311="U3-04 CONNECT:3.1.2-9 CONNECT:3.1.2-19 CONNECT:3.1.2-21 CONNECT:3.1.3-3",
     mqtt5="2.2.2-1 U5-04 CONNECT:3.1.2-9 CONNECT:3.1.2-17 CONNECT:3.1.2-19 CONNECT:3.1.3-3",
     at="decode",
@@ -133,7 +133,7 @@ PACKET_ID_NOT_ZERO: Final = Rule(
 )
 REASON_CODE_IN_TABLE: Final = Rule(
     "REASON_CODE_IN_TABLE",
-    "A reason code is one that the standard lists for its packet.",
+    "A reason code is one that the standard lists for the packet.",
     mqtt311="CONNACK:3.2.2-6 SUBACK:3.9.3-2",
     mqtt5="CONNACK:3.2.2-8 PUBACK:3.4.2-1 PUBREC:3.5.2-1 PUBREL:3.6.2-1 PUBCOMP:3.7.2-1 "
     "SUBACK:3.9.3-2 UNSUBACK:3.11.3-2 DISCONNECT:3.14.2-1 AUTH:3.15.2-1",
@@ -142,7 +142,7 @@ REASON_CODE_IN_TABLE: Final = Rule(
 )
 TOPIC_NAME_NOT_EMPTY: Final = Rule(
     "TOPIC_NAME_NOT_EMPTY",
-    "A Topic Name has at least one character, unless a Topic Alias stands for it in a PUBLISH.",
+    "A Topic Name has at least one character, unless a PUBLISH has a Topic Alias instead.",
     mqtt311="4.7.3-1",
     mqtt5="4.7.3-1 PUBLISH:U5-50",
     at="encode decode",
@@ -166,7 +166,7 @@ TOPIC_FILTER_NOT_EMPTY: Final = Rule(
 )
 HASH_IS_LAST_LEVEL: Final = Rule(
     "HASH_IS_LAST_LEVEL",
-    "# is the last character of a Topic Filter and fills its level.",
+    "# is the last character of a Topic Filter and occupies a whole level.",
     mqtt311="4.7.1-2",
     mqtt5="4.7.1-1",
     at="encode decode",
@@ -174,7 +174,7 @@ HASH_IS_LAST_LEVEL: Final = Rule(
 )
 PLUS_FILLS_ITS_LEVEL: Final = Rule(
     "PLUS_FILLS_ITS_LEVEL",
-    "+ fills a whole level of a Topic Filter.",
+    "+ occupies a whole level of a Topic Filter.",
     mqtt311="4.7.1-3",
     mqtt5="4.7.1-2",
     at="encode decode",
@@ -182,7 +182,7 @@ PLUS_FILLS_ITS_LEVEL: Final = Rule(
 )
 SHARE_NAME_NOT_EMPTY: Final = Rule(
     "SHARE_NAME_NOT_EMPTY",
-    "After $share/ comes a ShareName of at least one character.",
+    "$share/ is followed by a ShareName of at least one character.",
     mqtt5="SUBSCRIBE:4.8.2-1",
     at="encode decode",
     reason=PROTOCOL_ERROR,
@@ -203,15 +203,15 @@ SHARE_NAME_BEFORE_FILTER: Final = Rule(
 )
 TOPIC_LEVELS_WITHIN_LIMIT: Final = Rule(
     "TOPIC_LEVELS_WITHIN_LIMIT",
-    "A topic has no more levels than this receiver takes (a limit of ours, not of the standard).",
+    "A topic has at most as many levels as this receiver accepts (our limit, not the standard's).",
     at="limit",
     reason=TOPIC_NAME_INVALID,
 )
 
 PACKET_ITEMS_WITHIN_LIMIT: Final = Rule(
     "PACKET_ITEMS_WITHIN_LIMIT",
-    "A packet has no more topic filters or properties than this receiver takes (a limit of ours, "
-    "not of the standard).",
+    "A packet has at most as many topic filters and properties as this receiver accepts (our "
+    "limit, not the standard's).",
     at="limit",
     reason=QUOTA_EXCEEDED,
 )
@@ -227,14 +227,14 @@ PROPERTY_KNOWN: Final = Rule(
 )
 PROPERTY_IN_ITS_PACKET: Final = Rule(
     "PROPERTY_IN_ITS_PACKET",
-    "A property stands only in packets that 5.0 lists it for.",
+    "A property is used only in the packets for which 5.0 lists it.",
     mqtt5="U5-03",
     at="encode decode",
     reason=MALFORMED_PACKET,
 )
 PROPERTY_ONCE: Final = Rule(
     "PROPERTY_ONCE",
-    "No property but User Property, and Subscription Identifier in PUBLISH, may be repeated.",
+    "Only User Property, and in PUBLISH Subscription Identifier, may be repeated.",
     mqtt5="CONNECT:U5-07 CONNECT:U5-08 CONNECT:U5-09 CONNECT:U5-10 CONNECT:U5-11 CONNECT:U5-12 "
     "CONNECT:U5-13 CONNECT:U5-19 CONNECT:U5-20 CONNECT:U5-21 CONNECT:U5-22 CONNECT:U5-23 "
     "CONNECT:U5-24 CONNACK:U5-26 CONNACK:U5-27 CONNACK:U5-28 CONNACK:U5-29 CONNACK:U5-30 "
@@ -247,8 +247,8 @@ PROPERTY_ONCE: Final = Rule(
 )
 PROPERTY_IS_0_OR_1: Final = Rule(
     "PROPERTY_IS_0_OR_1",
-    "A property that says yes or no has the value 0 or 1 (Maximum QoS and Payload Format "
-    "Indicator likewise).",
+    "A yes-or-no property has the value 0 or 1, and so have Maximum QoS and Payload Format "
+    "Indicator.",
     mqtt5="CONNECT:U5-16 CONNECT:U5-17 CONNACK:U5-41 CONNACK:U5-42 CONNACK:U5-43 CONNACK:U5-44 "
     "CONNACK:U5-45",
     at="encode decode",
@@ -328,14 +328,14 @@ WILL_QOS_NOT_3: Final = Rule(
 )
 PASSWORD_NEEDS_USER_NAME: Final = Rule(
     "PASSWORD_NEEDS_USER_NAME",
-    "In 3.1.1 a password comes only with a user name.",
+    "In 3.1.1 a password requires a user name.",
     mqtt311="CONNECT:3.1.2-22",
     at="encode decode",
     reason=PROTOCOL_ERROR,
 )
 EMPTY_CLIENT_ID_NEEDS_CLEAN_SESSION: Final = Rule(
     "EMPTY_CLIENT_ID_NEEDS_CLEAN_SESSION",
-    "In 3.1.1 an empty ClientId comes only with CleanSession 1.",
+    "In 3.1.1 an empty ClientId requires CleanSession 1.",
     mqtt311="CONNECT:3.1.3-7",
     at="encode decode",
     reason=PROTOCOL_ERROR,
@@ -343,7 +343,7 @@ EMPTY_CLIENT_ID_NEEDS_CLEAN_SESSION: Final = Rule(
 )
 AUTHENTICATION_DATA_NEEDS_METHOD: Final = Rule(
     "AUTHENTICATION_DATA_NEEDS_METHOD",
-    "Authentication Data comes only with an Authentication Method.",
+    "Authentication Data requires an Authentication Method.",
     mqtt5="CONNECT:U5-18",
     at="encode decode",
     reason=PROTOCOL_ERROR,
@@ -358,7 +358,7 @@ CONNACK_RESERVED_FLAGS: Final = Rule(
 )
 SESSION_PRESENT_NEEDS_SUCCESS: Final = Rule(
     "SESSION_PRESENT_NEEDS_SUCCESS",
-    "A CONNACK that refuses has Session Present 0.",
+    "A CONNACK that refuses the connection has Session Present 0.",
     mqtt311="CONNACK:3.2.2-4",
     mqtt5="CONNACK:3.2.2-6",
     at="encode decode",
@@ -420,7 +420,7 @@ UNSUBSCRIBE_NOT_EMPTY: Final = Rule(
 SUBSCRIPTION_OPTIONS_RESERVED: Final = Rule(
     "SUBSCRIPTION_OPTIONS_RESERVED",
     "The reserved bits of the Subscription Options are 0: bits 7 and 6 in 5.0, 7 to 2 in 3.1.1, "
-    "which has no option but the QoS.",
+    "where the QoS is the only option.",
     mqtt311="SUBSCRIBE:3.8.3-4",
     mqtt5="SUBSCRIBE:3.8.3-5",
     at="encode decode",
@@ -428,7 +428,7 @@ SUBSCRIPTION_OPTIONS_RESERVED: Final = Rule(
 )
 SUBSCRIPTION_QOS_NOT_3: Final = Rule(
     "SUBSCRIPTION_QOS_NOT_3",
-    "The QoS that a SUBSCRIBE asks for is 0, 1 or 2.",
+    "The QoS that a SUBSCRIBE requests is 0, 1 or 2.",
     mqtt311="SUBSCRIBE:3.8.3-4",
     mqtt5="SUBSCRIBE:U5-67",
     at="encode decode",
@@ -443,7 +443,7 @@ RETAIN_HANDLING_NOT_3: Final = Rule(
 )
 NO_LOCAL_NOT_SHARED: Final = Rule(
     "NO_LOCAL_NOT_SHARED",
-    "A shared subscription does not ask for No Local.",
+    "A shared subscription does not have the option No Local.",
     mqtt5="SUBSCRIBE:3.8.3-4",
     at="encode decode",
     reason=PROTOCOL_ERROR,
@@ -457,8 +457,7 @@ SUBSCRIPTION_IDENTIFIER_ONCE: Final = Rule(
 )
 REASON_CODES_PRESENT: Final = Rule(
     "REASON_CODES_PRESENT",
-    "SUBACK has a reason code for each filter, so at least one; so has UNSUBACK in 5.0, "
-    "and in 3.1.1 it has none.",
+    "SUBACK has at least one reason code, and so has UNSUBACK in 5.0. In 3.1.1 UNSUBACK has none.",
     mqtt311="SUBACK:3.8.4-5 UNSUBACK:U3-04",
     mqtt5="SUBACK:3.8.4-6 UNSUBACK:3.11.3-2",
     at="encode decode",

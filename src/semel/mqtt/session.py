@@ -1,9 +1,9 @@
 """The state that outlives a connection: messages to send, and identifiers of messages received.
 
-A `Session` is one end, of either role. It does no I/O and reads no clock. Its owner passes in what
-arrives and what is to be sent, and takes two lists from `drain`: the *changes* that must survive a
-crash, and the *packets* that may be sent once these are committed. A message is not acknowledged
-until the owner accepts it.
+A `Session` is one end, of a client or of a server. It does no I/O and reads no clock. Its owner
+passes in received packets and messages to send, and takes two lists from `drain`: the *changes*
+that must survive a crash, and the *packets* that may be sent once the changes are committed. A
+received message is not acknowledged until the owner accepts it.
 
 As sender                               As receiver (Method B: the identifier is kept until PUBREL)
     send ─▶ backlog ─poll─▶ PUBLISH         PUBLISH ─▶ Receipt ─accept─▶ PUBACK
@@ -13,21 +13,21 @@ As sender                               As receiver (Method B: the identifier is
               │
               └─ PUBREC ─▶ PUBREL
 
-DUP is decided here and nowhere else: 0 when a PUBLISH is sent for the first time, 1 when a new
-connection sends it again [MQTT-3.3.1-1]. PUBACKs, PUBRECs and PUBRELs are sent in the order that
-[MQTT-4.6.0-2] to [MQTT-4.6.0-4] demand, however the owner's `accept` calls are ordered.
+Only this module decides DUP: 0 when a PUBLISH is sent for the first time, 1 when it is sent again
+on a new connection [MQTT-3.3.1-1]. PUBACKs, PUBRECs and PUBRELs are sent in the order that
+[MQTT-4.6.0-2] to [MQTT-4.6.0-4] require, whatever the order of the owner's `accept` calls.
 
-Every durable change is a `Change`, and each kind is made in one place: the changes of a session add
-up to its state, from which `session_restore` rebuilds it. A session that ends with its connection
-(`durable` is False) changes in the same way and lists no changes.
+Every durable change is a `Change`, and each kind has one function that makes it. The changes of a
+session add up to its state, from which `session_restore` rebuilds it. A session that ends with its
+connection (`durable` is False) behaves in the same way, but lists no changes.
 
 `room` is the number of bytes of messages that may be sent until the owner sets it again. When it
-is used up, QoS 0 messages are dropped and counted, and the others stay in the backlog. They also
-stay there while messages in flight take `maximum_in_flight_bytes` or more, so that a peer that
-never acknowledges does not fill the memory.
+is used up, QoS 0 messages are dropped and counted, and QoS 1 and 2 messages stay in the backlog.
+They also stay there while messages in flight take `maximum_in_flight_bytes` or more, so that a peer
+that never acknowledges cannot exhaust the memory.
 
-For an ordinary packet the caller need not make an object: `send_encoded`, `is_new`, `acknowledge`,
-`receive_plain_ack` and `append` work with bytes and make the same changes.
+For ordinary packets the caller need not create packet objects: `send_encoded`, `is_new`,
+`acknowledge`, `receive_plain_ack` and `append` work with bytes, and make the same changes.
 """
 
 from collections import deque
@@ -63,31 +63,31 @@ from semel.mqtt.wire import MAXIMUM_TWO_BYTES
 # [3.1.2.11.2] The Session Expiry Interval of a session that does not expire.
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 
-# No limit on bytes or messages: more than a session ever has.
+# No limit: more bytes or messages than a session can ever have.
 BOUNDLESS: Final = 1 << 60
 
-# To be sent: a packet, or the bytes of one or more packets.
+# Something to send: a packet, or the bytes of one or more packets.
 Outgoing = Packet | bytes
 
 
 @final
 class Session:
-    """One end of a session, until `is_over`."""
+    """One end of an MQTT session."""
 
     connected: bool
     version: int
     durable: bool
     ends_at: float | None
-    # Bytes of messages that may still be sent; QoS 0 messages dropped for lack of room.
+    # Bytes of messages that may still be sent; QoS 0 messages that were dropped for lack of room.
     room: int
     dropped: int
     maximum_packet_size: int
-    # Memory that messages in flight take, and the limit above which no further one is sent.
+    # Memory of the messages in flight; no further message is sent while it has reached the maximum.
     in_flight_bytes: int
     maximum_in_flight_bytes: int
-    # How many deliveries may be in flight, including those that wait for PUBCOMP.
+    # How many deliveries may be in flight, including those that await PUBCOMP.
     maximum_in_flight: int
-    # What `poll` has left of its limit: 0 if there may be more to send.
+    # The unused part of the limit of the last `poll`; 0: there may be more to send.
     poll_left: int
     # Deliveries that have no packet identifier yet.
     backlog: Final[Backlog]
@@ -102,8 +102,8 @@ class Session:
     flights: dict[int, Delivery]
     _resend: deque[Delivery] | None
     _requests: PacketIds
-    # As receiver: QoS 2 identifiers from `accept` to PUBREL, QoS 2 messages not accepted yet, and
-    # the messages that await their PUBACK or PUBREC, in their order.
+    # As receiver: QoS 2 identifiers from `accept` to PUBREL; QoS 2 messages not accepted yet; and
+    # messages whose PUBACK or PUBREC has not been sent, in the order received.
     stored_ids: PacketIds
     pending: dict[int, Receipt]
     _pubacks: deque[Receipt] | None
@@ -137,10 +137,10 @@ class Session:
         self._pubacks = None
         self._pubrecs = None
 
-    # --- the owner's side -------------------------------------------------------------------------
+    # --- for the owner ----------------------------------------------------------------------------
 
     def drain(self) -> tuple[list[Change], list[Outgoing]]:
-        """The changes to commit, and the packets that may be sent after that."""
+        """Take the changes to commit, and the packets that may be sent after the commit."""
         changes, packets = self._changes, self._packets
         self._changes = []
         self._packets = []
@@ -153,7 +153,7 @@ class Session:
 
     @property
     def inbound_size(self) -> int:
-        """How many bytes the stored inbound identifiers take, at most 8,192."""
+        """Memory of the stored inbound identifiers, at most 8,192 bytes."""
         return self.stored_ids.size
 
     # --- connections ------------------------------------------------------------------------------
@@ -165,10 +165,11 @@ class Session:
         receive_maximum: int = DEFAULT_RECEIVE_MAXIMUM,
         maximum_packet_size: int = LARGEST_PACKET,
     ) -> None:
-        """Start or resume the session on a new connection; the limits are the peer's.
+        """Start or resume the session on a new connection; the limits are those of the peer.
 
-        [MQTT-4.4.0-1] PUBRELs are sent again at once, in the order of their PUBRECs; PUBLISH
-        packets by `poll`, in the order first sent and within the Receive Maximum.
+        [MQTT-4.4.0-1] PUBRELs are sent again at once, in the order of their PUBRECs. `poll` sends
+        PUBLISH packets again, in the order first sent and within the Receive Maximum. Raises
+        ValueError if the session is connected.
         """
         if self.connected:
             raise ValueError("the session is connected: disconnect it first")
@@ -195,9 +196,9 @@ class Session:
     def disconnect(self, now: float, expiry_interval: int) -> None:
         """The connection has ended; the session ends `expiry_interval` seconds later [4.1].
 
-        Packets that were not drained are lost, as if the network had lost them. The peer will send
-        again a QoS 1 message that the owner has not accepted, so accepting its Receipt no longer
-        has an effect. The Receipt of a QoS 2 message stays valid.
+        Packets that were not drained are discarded, as if the network had lost them. The peer
+        resends a QoS 1 message that the owner has not accepted, so that accepting its Receipt has
+        no effect from now on. The Receipt of a QoS 2 message stays valid.
         """
         self.connected = False
         self._packets = []
@@ -209,11 +210,11 @@ class Session:
             self.end_at(now + expiry_interval)
 
     def reset(self) -> tuple[list[Delivery], list[Delivery]]:
-        """The peer has no session: discard every open exchange [MQTT-3.2.2-5].
+        """Discard every open exchange, because the peer has lost the session [MQTT-3.2.2-5].
 
-        Returns the deliveries that are complete, because the peer has acknowledged their messages,
-        and those that return to the head of the backlog as new messages. The latter may already
-        have reached the peer. Accepting a Receipt of the old session has no effect.
+        Returns two lists: the deliveries that are complete, because the peer has acknowledged their
+        messages, and those that return to the head of the backlog as new messages, which may
+        already have reached the peer. Accepting a Receipt of the old session has no effect.
         """
         complete: list[Delivery] = []
         again: list[Delivery] = []
@@ -232,7 +233,7 @@ class Session:
         return complete, again
 
     def is_over(self, now: float) -> bool:
-        """Whether the session has expired: its owner must discard it [MQTT-4.1.0-2]."""
+        """Whether the session has expired, so that its owner must discard it [MQTT-4.1.0-2]."""
         return not self.connected and self.ends_at is not None and now >= self.ends_at
 
     # --- as sender --------------------------------------------------------------------------------
@@ -246,13 +247,13 @@ class Session:
         return packet_id
 
     def release_id(self, packet_id: int) -> None:
-        """Free the identifier of a SUBSCRIBE or UNSUBSCRIBE that was answered."""
+        """Free the identifier of an answered SUBSCRIBE or UNSUBSCRIBE."""
         self._requests.discard(packet_id)
 
     def send(self, message: Message, now: float, share: str = "") -> int:
         """Send a message, or queue it. Returns the number of its delivery, 0 at QoS 0.
 
-        At QoS 0 it is sent now or dropped, if there is no connection or no room.
+        A QoS 0 message is dropped if there is no connection or no room.
         """
         if message.qos == 0:
             if self.connected and not message.is_expired(now):
@@ -278,7 +279,7 @@ class Session:
     def send_encoded(self, message: Message, head: bytes, tail: bytes) -> bool:
         """Send a QoS 1 or 2 message whose PUBLISH is `head`, its identifier, and `tail`.
 
-        False, and nothing has changed, if it cannot be sent at once.
+        Returns False, and changes nothing, if it cannot be sent at once.
         """
         if not self._may_send() or len(head) + 2 + len(tail) > self.maximum_packet_size:
             return False
@@ -297,16 +298,16 @@ class Session:
     def give_up_expired(self, now: float) -> list[Delivery]:
         """Drop the messages of the backlog that have expired, and return them [MQTT-3.3.2-5].
 
-        Those beyond the window the owner finds in its store, and passes to `give_up_beyond`.
+        The owner finds those beyond the window in its store, and calls `give_up_beyond`.
         """
         expired = self.backlog.take_expired(now)
         self._record_finished(expired)
         return expired
 
     def give_up_beyond(self, expired: list[tuple[int, int]], next_expiry: float | None) -> None:
-        """Drop deliveries beyond the window: (number, size) of all that have expired in the store.
+        """Drop the deliveries (number, size) beyond the window that have expired in the store.
 
-        `next_expiry` is when the next delivery in the store expires.
+        `next_expiry` is when the next delivery in the store expires; None: none does.
         """
         self.backlog.beyond_expiry = next_expiry
         for number in self.backlog.expire_beyond(expired):
@@ -315,9 +316,9 @@ class Session:
     def give_up_shared(self, shares: set[str] | None, *, sent: bool) -> list[Delivery]:
         """Drop messages of these shared subscriptions (None: all), for other sessions [4.8.2].
 
-        Drops those never sent and, if `sent`, QoS 1 messages in flight, which may go to another
-        session only when this one has ended. A QoS 2 message that was sent may go to no other
-        session [MQTT-4.8.2-5].
+        Returns the dropped deliveries: those never sent and, with `sent`, QoS 1 messages in flight,
+        which may go to another session only after this one has ended. A QoS 2 message that was sent
+        must not go to another session [MQTT-4.8.2-5].
         """
         given_up: list[Delivery] = []
         if sent:
@@ -338,7 +339,7 @@ class Session:
                 self._changes.append(Change(FINISHED, number=delivery.number))
 
     def _may_send(self) -> bool:
-        """Whether a new QoS 1 or 2 message may be sent now: none is ahead of it."""
+        """Whether the limits allow a new QoS 1 or 2 message, and no other is queued before it."""
         return (
             self.connected
             and self._quota > 0
@@ -349,15 +350,15 @@ class Session:
         )
 
     def can_send(self, qos: int) -> bool:
-        """Whether a message of this QoS would be sent at once: none is ahead of it."""
+        """Whether a new message of this QoS would be sent at once, and in order."""
         if qos:
             return self._may_send() and self._free_id() > 0
         return self.connected and self.room > 0 and self.backlog.is_empty() and not self._resend
 
     def poll(self, now: float, limit: int = BOUNDLESS) -> list[Delivery]:
-        """Send at most `limit` messages that may be sent now; `poll_left` is the rest of the limit.
+        """Send at most `limit` messages that may be sent now, and set `poll_left`.
 
-        Returns the deliveries dropped as expired or too large.
+        Returns the deliveries that were dropped because they are expired or too large.
         """
         given_up: list[Delivery] = []
         self.poll_left = limit
@@ -366,10 +367,10 @@ class Session:
         while self._resend and self._quota and self.room > 0 and self.poll_left:
             self.poll_left -= 1
             delivery = self._resend.popleft()
-            # An acknowledgement of the PUBLISH on the old connection may have arrived meanwhile.
+            # The peer may have acknowledged the PUBLISH of the earlier connection meanwhile.
             if self.flights.get(delivery.packet_id) is not delivery or delivery.released:
                 continue
-            # [MQTT-4.3.3-7] A message that was sent once does not expire.
+            # [MQTT-4.3.3-7] A message that has been sent does not expire.
             if not self._transmit(delivery, now, dup=True):
                 given_up.append(delivery)
         while self.backlog.has_first() and self._quota and self.room > 0 and not self._resend:
@@ -396,7 +397,7 @@ class Session:
         assert message is not None
         packet = message.publish(delivery.packet_id, now, self.version, dup=dup)
         if not publish_fits(packet, self.version, self.maximum_packet_size):
-            # [MQTT-3.1.2-25] act as if its delivery were complete
+            # [MQTT-3.1.2-25] the server acts as if the delivery were complete
             self._finish(delivery)
             return False
         self._quota -= 1
@@ -415,19 +416,19 @@ class Session:
                 return packet_id
 
     def give_up(self, packet_id: int) -> int:
-        """Drop a delivery whose drained PUBLISH cannot be sent. Returns its number."""
+        """Drop the delivery of a drained PUBLISH that cannot be sent. Returns its number."""
         delivery = self.flights[packet_id]
         self._complete(delivery)
         return delivery.number
 
     def _complete(self, delivery: Delivery) -> None:
         self._finish(delivery)
-        # [MQTT-3.3.4-9] A PUBLISH of an earlier connection did not use this one's quota.
+        # [MQTT-3.3.4-9] A PUBLISH of an earlier connection did not use this connection's quota.
         if delivery.counts:
             self._quota += 1
 
     def receive_puback(self, packet: PubAck) -> Delivery | None:
-        """Returns the delivery that is complete; a failure completes it too [MQTT-4.4.0-2]."""
+        """Return the completed delivery, or None; a failure also completes it [MQTT-4.4.0-2]."""
         delivery = self.flights.get(packet.packet_id)
         if delivery is None or delivery.qos != 1:
             return None
@@ -435,7 +436,7 @@ class Session:
         return delivery
 
     def receive_pubrec(self, packet: PubRec) -> Delivery | None:
-        """Returns the delivery that was refused, None if it continues."""
+        """Return the delivery that the peer refused, None if the exchange continues."""
         delivery = self.flights.get(packet.packet_id)
         if delivery is None or delivery.qos != 2:
             self._packets.append(PubRel(packet.packet_id, self._not_found()))
@@ -449,7 +450,7 @@ class Session:
         return None
 
     def receive_pubcomp(self, packet: PubComp) -> Delivery | None:
-        """Returns the delivery that is complete."""
+        """Return the completed delivery, or None."""
         delivery = self.flights.get(packet.packet_id)
         if delivery is None or not delivery.released:
             return None
@@ -457,7 +458,7 @@ class Session:
         return delivery
 
     def receive_ack(self, packet: Ack) -> None:
-        """Receive any of the four, for an owner that does not need the delivery."""
+        """Receive any acknowledgement, for an owner that does not need the delivery."""
         if isinstance(packet, PubAck):
             self.receive_puback(packet)
         elif isinstance(packet, PubRec):
@@ -473,9 +474,9 @@ class Session:
     # --- as receiver ------------------------------------------------------------------------------
 
     def receive_publish(self, packet: Publish) -> Receipt | None:
-        """Returns a Receipt for a new message, None for a repeated QoS 2 message.
+        """Return a Receipt for a new message, None for a repeated QoS 2 message.
 
-        DUP does not decide: an unknown identifier is a new message even if DUP is set.
+        A message with an unknown identifier is new even if DUP is set.
         """
         if packet.qos == 0:
             receipt = Receipt(0, 0)
@@ -503,7 +504,7 @@ class Session:
         return receipt
 
     def forget_received(self, packet_id: int) -> bool:
-        """Forget a QoS 2 message that its sender has forgotten. Returns whether it was open."""
+        """Discard a QoS 2 exchange that its sender no longer knows. Returns whether it was open."""
         if packet_id in self.stored_ids:
             self._free(packet_id)
             return True
@@ -517,11 +518,11 @@ class Session:
         *,
         properties: Properties = NO_PROPERTIES,
     ) -> None:
-        """The owner has the message, or refuses it with a code of 0x80 or more (5.0 only).
+        """Accept responsibility for a message, or refuse it with a code from 0x80 on (5.0 only).
 
         In 3.1.1 an acknowledgement has no code and always means success [MQTT-3.3.5-2]. Accepting
-        a Receipt that its session has forgotten (`reset`, `forget_received`) has no effect: another
-        message may have the identifier by now.
+        a Receipt that the session has discarded (`reset`, `forget_received`) has no effect, because
+        another message may have its identifier by now. Raises ValueError if it was accepted before.
         """
         if receipt.is_accepted:
             if receipt.qos:
@@ -554,7 +555,7 @@ class Session:
             self._packets.append(ack)
 
     def receive_pubrel(self, packet: PubRel) -> None:
-        """Free the identifier for a new message. PUBCOMP is sent in any case [MQTT-4.3.3-11]."""
+        """Free the identifier for a new message. Always sends PUBCOMP [MQTT-4.3.3-11]."""
         if packet.packet_id in self.stored_ids:
             self._free(packet.packet_id)
             self._packets.append(PubComp(packet.packet_id))
@@ -585,7 +586,7 @@ class Session:
     def receive_plain_ack(self, packet_type: int, packet_id: int) -> bool:
         """Receive a PUBACK, PUBREC, PUBREL or PUBCOMP without a reason code.
 
-        False, and nothing has changed, if no exchange awaits it.
+        Returns False, and changes nothing, if no exchange awaits it.
         """
         if packet_type == PUBREL:
             if packet_id not in self.stored_ids:
@@ -619,7 +620,7 @@ class Session:
             self._changes.append(Change(QUEUED, number=number, message=message, share=share))
 
     def _assign_at_once(self, number: int, message: Message, share: str, packet_id: int) -> None:
-        """Record QUEUED and ASSIGNED: the message is sent without a stay in the backlog."""
+        """Put a new message in flight without queueing it, and record QUEUED and ASSIGNED."""
         self.last_number = number
         if self.durable:
             self._changes.append(Change(QUEUED, number=number, message=message, share=share))
@@ -630,7 +631,7 @@ class Session:
         self.room -= message.size
 
     def _assign(self, delivery: Delivery, packet_id: int) -> None:
-        """Put in flight under this identifier, and record ASSIGNED."""
+        """Put a delivery in flight under this identifier, and record ASSIGNED."""
         delivery.packet_id = packet_id
         self.flights[packet_id] = delivery
         self.in_flight_bytes += delivery.memory_size
@@ -640,7 +641,7 @@ class Session:
             self._changes.append(Change(ASSIGNED, number=number, packet_id=packet_id))
 
     def _recall(self, delivery: Delivery) -> None:
-        """Return to the head of the backlog, and record RECALLED."""
+        """Return a delivery to the head of the backlog, and record RECALLED."""
         number, packet_id = delivery.number, delivery.packet_id
         del self.flights[packet_id]
         self.in_flight_bytes -= delivery.memory_size
@@ -680,7 +681,7 @@ class Session:
     def _free(self, packet_id: int) -> None:
         """Free the identifier of a QoS 2 message, and record FREED."""
         self.stored_ids.discard(packet_id)
-        # After PUBREL, a PUBLISH that was sent again does not need a PUBREC.
+        # After PUBREL, a repeated PUBLISH does not need a PUBREC.
         self._drop_pubrecs(packet_id)
         if self.durable:
             self._changes.append(Change(FREED, packet_id=packet_id))

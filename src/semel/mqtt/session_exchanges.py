@@ -1,20 +1,20 @@
-"""The open exchanges of a session, which the `Exchange` of its next connection starts with."""
+"""Lists the open exchanges of a session, with which the `Exchange` of a connection starts."""
 
 from semel.mqtt.session import Session
 from semel.mqtt.side import PLACE_UNKNOWN, RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2, Open
 
 
 def open_exchanges(session: Session, me: int, peer: int) -> list[Open]:
-    """The exchanges between `me`, whose session it is, and `peer`."""
+    """All open exchanges of the session; `me` and `peer` are CLIENT and SERVER, or vice versa."""
     opened = open_deliveries(session, me)
     for packet_id in session.stored_ids.listed():
-        # The set does not keep their order.
+        # The set does not keep the order of the identifiers.
         opened.append((peer, packet_id, RECEIVED | PLACE_UNKNOWN))
     return opened
 
 
 def open_deliveries(session: Session, me: int) -> list[Open]:
-    """The exchanges that `me` has begun, as the sender of a message."""
+    """The open exchanges in which `me` is the sender of the message."""
     opened: list[Open] = []
     for packet_id, delivery in session.flights.items():
         if delivery.released:

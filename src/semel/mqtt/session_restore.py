@@ -1,8 +1,8 @@
-"""A Session from what a store has of it.
+"""Rebuilds a Session from a store.
 
-The owner makes an empty `Session` and calls, in any order, what it has rows for. Deliveries of the
-backlog are not loaded here: the session counts them, and the owner loads them with
-`Backlog.refill` when they are due.
+The owner creates an empty `Session` and calls, in any order, the functions for which it has rows.
+The backlog is not loaded here: the session counts its deliveries, and the owner loads them with
+`Backlog.refill` when they are needed.
 """
 
 from semel.mqtt.delivery import Delivery, Receipt
@@ -17,9 +17,9 @@ def restore_backlog(
     next_expiry: float | None,
     last_number: int,
 ) -> None:
-    """Deliveries that had no packet identifier: how many, of what size, from number `first` on.
+    """Restore the backlog: its count, its total size, and the number of its `first` delivery.
 
-    `last_number` is the highest number that a delivery of this session has had.
+    `last_number` is the highest number that any delivery of this session has had.
     """
     backlog = session.backlog
     backlog.beyond = count
@@ -31,20 +31,23 @@ def restore_backlog(
 
 
 def restore_end(session: Session, ends_at: float | None, expiry_interval: int, now: float) -> None:
-    """When the session ends: as stored, or `expiry_interval` from now if it was connected."""
+    """Restore the end of the session: as stored, or `expiry_interval` from now if unknown.
+
+    The end is unknown if the session was connected when the owner stopped.
+    """
     session.ends_at = ends_at
     if ends_at is None and expiry_interval != NEVER_EXPIRES:
         session.end_at(now + expiry_interval)
 
 
 def restore_receipt(session: Session, packet_id: int) -> Receipt:
-    """A QoS 2 message that the owner has, and has not accepted yet."""
+    """Restore an inbound QoS 2 message that the owner has stored, but not accepted yet."""
     receipt = session.pending[packet_id] = Receipt(packet_id, 2)
     return receipt
 
 
 def restore_exchanges(session: Session, in_flight: list[Delivery], stored_ids: list[int]) -> None:
-    """Deliveries in flight, in the order of their numbers, and inbound QoS 2 identifiers."""
+    """Restore deliveries in flight, ordered by number, and inbound QoS 2 identifiers."""
     for delivery in in_flight:
         session.flights[delivery.packet_id] = delivery
         session.in_flight_bytes += delivery.memory_size

@@ -1,4 +1,4 @@
-"""One side of a connection, as an Exchange sees it: its limits, and what it has open."""
+"""One side of a connection, as an Exchange sees it: its limits and its open exchanges."""
 
 from typing import Final, final
 
@@ -15,9 +15,9 @@ SENT_QOS_2: Final = 2
 RECEIVED: Final = 3
 RELEASED: Final = 4
 
-# Added to a stage if the order among the others is unknown: the PUBLISH had DUP 1 when it was first
-# seen, or only its identifier was kept. (An acknowledgement that was seen may have been lost: then
-# the PUBLISH is sent again.)
+# Added to a stage if the position of the PUBLISH among the others is unknown: it had DUP 1 when it
+# was first observed, or only its identifier was kept. (An observed acknowledgement may have been
+# lost in transit: then the PUBLISH is sent again.)
 PLACE_UNKNOWN: Final = 8
 
 # (sender of the PUBLISH, packet identifier, stage)
@@ -25,8 +25,8 @@ Open = tuple[int, int, int]
 
 DEFAULT_RECEIVE_MAXIMUM: Final = 65_535
 
-# With more than this many open, those that await PUBREL are kept as one bit each, without their
-# order: in 3.1.1 a peer may leave all 65,535 of them open.
+# If more exchanges than this are open, those that await PUBREL are kept as one bit each, without
+# their order, because in 3.1.1 a peer may leave all 65,535 open.
 MANY_OPEN: Final = 500
 
 
@@ -34,44 +34,44 @@ MANY_OPEN: Final = 500
 class Side:
     """One side of a connection: its limits, and the exchanges that it has begun.
 
-    Each step of an exchange takes the next `serial`, which gives the order of any two steps without
-    a queue: the smaller serial came first.
+    Each step of an exchange gets the next `serial`. So the order of any two steps is known without
+    a queue: the step with the smaller serial came first.
     """
 
     receive_maximum: int
     maximum_packet_size: int
     topic_alias_maximum: int
-    # How many more QoS 1 and 2 PUBLISH packets it may send in 5.0 [4.9]; less than 0 if it has
-    # sent too many already.
+    # How many more QoS 1 and 2 PUBLISH packets it may send in 5.0 [4.9]; negative if it has already
+    # sent too many.
     quota: int
-    # Its open PUBLISH packets in the order first seen: identifier to
+    # Its open PUBLISH packets in the order first observed: identifier to
     # serial << 4 | PLACE_UNKNOWN or 0 | stage.
     opened: dict[int, int]
-    # Others that await PUBREL, when there are many; those of them that an earlier connection left
-    # open and that have not changed on this one.
+    # Further exchanges that await PUBREL, if there are many; the subset that an earlier connection
+    # left open and this one has not changed.
     received: PacketIds
     received_before: PacketIds
     serial: int
-    # Serials up to here are of an earlier connection.
+    # Serials up to this one belong to earlier connections.
     carried_until: int
-    # Serial of the last PUBLISH it sent again, and of the last steps that were answered.
+    # Serials: of the last PUBLISH that it sent again, and of the last steps that were answered.
     last_resend: int
     last_puback: int
     last_pubrec: int
     last_pubrel: int
-    # Identifiers that it has used for a PUBLISH on this connection; kept in 3.1.1 alone.
+    # Identifiers that it has used for a PUBLISH on this connection; kept in 3.1.1 only.
     used: PacketIds
-    # How many more answers to expect for a packet that was sent again while it was open.
+    # How many further answers to expect for a packet that was repeated while it was open.
     repeats: dict[int, int]
-    # Identifiers for which its peer sent PUBREC though nothing awaited it: a PUBREL answers it
-    # [MQTT-4.3.3-4], whatever happens to the identifier meanwhile. Those for which that PUBREL was
-    # sent and PUBCOMP is expected.
+    # Identifiers for which its peer sent an unexpected PUBREC, which a PUBREL answers
+    # [MQTT-4.3.3-4] even if the exchange has ended meanwhile; those for which that PUBREL was sent,
+    # so that a PUBCOMP is expected.
     strays: PacketIds
     stray_pubrels: PacketIds
-    # Open SUBSCRIBE (positive) and UNSUBSCRIBE (negative) requests: how many filters.
+    # The number of filters of open SUBSCRIBE (positive) and UNSUBSCRIBE (negative) requests.
     requests: dict[int, int]
     aliases: dict[int, str]
-    # About how many bytes of memory their topics take.
+    # Approximate memory of the topics that have an alias.
     alias_bytes: int
     disconnected: bool
 
@@ -99,31 +99,31 @@ class Side:
         self.disconnected = False
 
     def stage(self, packet_id: int) -> int:
-        """The stage of the PUBLISH with that identifier, 0 if none is open."""
+        """The stage of the PUBLISH with this identifier, 0 if none is open."""
         stage = self.opened.get(packet_id, 0) & 7
         return RECEIVED if stage == 0 and packet_id in self.received else stage
 
     def order(self, packet_id: int) -> int:
-        """The serial of its latest step, 0 if it is unknown."""
+        """The serial of the latest step of this exchange, 0 if it is unknown."""
         return self.opened.get(packet_id, 0) >> 4
 
     def has_place(self, packet_id: int) -> bool:
-        """Whether its place among the PUBLISH packets of its side is known."""
+        """Whether the position of this PUBLISH among the others of its side is known."""
         return packet_id in self.opened and not self.opened[packet_id] & PLACE_UNKNOWN
 
     def is_carried(self, packet_id: int) -> bool:
-        """Whether an earlier connection left it open and nothing has happened to it here."""
+        """Whether an earlier connection left this exchange open and this one has not changed it."""
         return 0 < self.order(packet_id) <= self.carried_until or packet_id in self.received_before
 
     def begin(self) -> None:
-        """All that is open so far is of an earlier connection."""
+        """Start a connection: what is open so far belongs to earlier connections."""
         self.carried_until = self.serial
         self.received_before = self.received.copy()
 
     def carry_received(self, packet_ids: PacketIds) -> None:
-        """On a new connection: QoS 2 messages that an earlier one left received, without an order.
+        """Start a connection with QoS 2 messages that await PUBREL, in unknown order.
 
-        The same as `move` for each of them and `begin`, in less time: there may be 65,535.
+        Equivalent to `move` for each identifier and `begin`, but faster: there may be 65,535.
         """
         received = packet_ids.copy()
         for packet_id in packet_ids.first(MANY_OPEN + 1):
@@ -134,7 +134,7 @@ class Side:
         self.begin()
 
     def move(self, packet_id: int, stage: int) -> None:
-        """A PUBLISH takes its next step, or its first."""
+        """Set the stage of an exchange, as its first or next step."""
         self.serial += 1
         if len(self.received_before):
             self.received_before.discard(packet_id)
@@ -148,14 +148,14 @@ class Side:
         self.opened[packet_id] = self.serial << 4 | unplaced | stage
 
     def free(self, packet_id: int, receive_maximum: int) -> None:
-        """An exchange is complete: the identifier is free, the quota grows [4.9]."""
+        """Complete an exchange: free the identifier, and increment the quota [4.9]."""
         del self.opened[packet_id]
-        # It never exceeds its initial value, whatever an earlier connection left open.
+        # The quota never exceeds its initial value, whatever an earlier connection left open.
         if self.quota < receive_maximum:
             self.quota += 1
 
     def carry(self, sender: int) -> list[Open]:
-        """What this side, which is `sender`, has open, for the session's next connection."""
+        """The open exchanges of this side, which is `sender`, for the session's next connection."""
         opened: list[Open] = []
         for packet_id, value in self.opened.items():
             opened.append((sender, packet_id, value & 15))
@@ -168,24 +168,24 @@ class Side:
         return sum(1 for packet_id in self.opened if not self.is_carried(packet_id))
 
     def forget_carried(self) -> None:
-        """The session is new: discard what an earlier one left open."""
+        """Discard the exchanges of earlier connections, because the session is new."""
         for packet_id in list(self.opened):
             if self.is_carried(packet_id):
                 del self.opened[packet_id]
-        # What this connection receives, it receives after CONNACK.
+        # This connection cannot have added any: nothing is answered before CONNACK.
         self.received = PacketIds()
         self.received_before = PacketIds()
 
     def repeat(self, packet_id: int) -> None:
-        """An open packet was sent again: expect one more answer."""
+        """Expect one more answer, because an open packet was sent again."""
         self.repeats[packet_id] = self.repeats.get(packet_id, 0) + 1
 
     def answer_repeat(self, packet_id: int) -> None:
-        """An answer came for an identifier that is free again."""
+        """Count an answer to a repeated packet whose exchange has ended."""
         count = self.repeats.pop(packet_id, 0)
         if count > 1:
             self.repeats[packet_id] = count - 1
 
     def answers_stray(self, packet_id: int) -> bool:
-        """Whether a PUBREL for what is not open answers a PUBREC, or one that came twice."""
+        """Whether a PUBREL without an open exchange answers an unexpected PUBREC."""
         return packet_id in self.strays or packet_id in self.stray_pubrels

@@ -1,8 +1,8 @@
 """Topic Names and Topic Filters: which are valid, and which filter matches which name.
 
-Levels are separated by `/`; `+` stands for one level, a last `#` for any number of levels, the
-parent included. Nothing here recurses, so a topic of 65,000 slashes costs time in proportion and
-no stack; `check_levels` lets a receiver refuse such topics altogether.
+Levels are separated by `/`; `+` matches one level, a final `#` any number of levels, including
+none. Nothing here recurses: a topic of 65,000 slashes takes linear time and no stack. A receiver
+can refuse such topics with `check_levels`.
 """
 
 from typing import Final
@@ -28,20 +28,20 @@ SHARE_PREFIX: Final = "$share/"
 
 _COMMA: Final = 0x2C
 
-# What a message quotes of a long topic.
+# Characters of a long topic that a message quotes.
 _QUOTED: Final = 80
 
 
 def quoted(text: str) -> str:
-    """A peer's text for a message: escaped, and cut if it is long."""
+    """A peer's text for a message: escaped, and truncated if it is long."""
     return ascii(text) if len(text) <= _QUOTED else ascii(text[:_QUOTED]) + "…"
 
 
 def is_ordinary(topic: str) -> bool:
-    """Whether a topic certainly has no character that a rule is about, as most topics.
+    """Whether no rule can apply to the topic, which holds for most topics.
 
-    NUL, # and + all come before the comma; surrogates cannot be encoded. One loop over the bytes
-    costs half of what searching for each of them does.
+    NUL, # and + are all below the comma in ASCII; surrogates cannot be encoded. One loop over the
+    bytes takes half as long as searching for each of these characters.
     """
     try:
         data = topic.encode("utf-8")
@@ -57,7 +57,10 @@ def is_ordinary(topic: str) -> bool:
 
 
 def check_topic_name(topic_name: str, field: str, found: list[Violation] | None) -> None:
-    """A Topic Name where no Topic Alias can stand for it: text, not empty, no wildcards [4.7]."""
+    """Check a Topic Name: valid text, not empty, no wildcards [4.7].
+
+    The caller must not call it for an empty name that a Topic Alias replaces.
+    """
     if is_ordinary(topic_name):
         return
     check_text(topic_name, field, found)
@@ -68,7 +71,7 @@ def check_topic_name(topic_name: str, field: str, found: list[Violation] | None)
 
 
 def check_topic_filter(topic_filter: str, found: list[Violation] | None) -> None:
-    """A Topic Filter: text, not empty, each wildcard in its place [4.7.1]."""
+    """Check a Topic Filter: valid text, not empty, each wildcard occupies a level [4.7.1]."""
     if is_ordinary(topic_filter):
         return
     check_text(topic_filter, "topic_filter", found)
@@ -92,7 +95,7 @@ def is_shared(topic_filter: str) -> bool:
 
 
 def check_share(topic_filter: str, version: int, found: list[Violation] | None) -> None:
-    """In 5.0, what follows `$share/` is ShareName/filter [4.8.2].
+    """Check in 5.0 that `$share/` is followed by ShareName/filter [4.8.2].
 
     In 3.1.1 `$share/` has no meaning.
     """
@@ -108,10 +111,10 @@ def check_share(topic_filter: str, version: int, found: list[Violation] | None) 
 
 
 def split_share(topic_filter: str) -> tuple[str, str]:
-    """ShareName and filter of a shared subscription; ("", filter) of any other.
+    """ShareName and filter of a shared subscription; ("", filter) of any other subscription.
 
-    A filter that begins with `$share/` without being a shared subscription (3.1.1 permits it)
-    counts as any other.
+    A filter that begins with `$share/` but is not a shared subscription, which 3.1.1 permits, is
+    returned unchanged.
     """
     if is_shared(topic_filter):
         share_name, _, rest = topic_filter[len(SHARE_PREFIX) :].partition("/")
@@ -126,14 +129,14 @@ def has_wildcard(topic_filter: str) -> bool:
 
 
 def check_levels(topic: str, maximum: int) -> None:
-    """A name or filter has at most `maximum` levels: a receiver's own limit."""
+    """Check that a name or filter has at most `maximum` levels, which is our own limit."""
     levels = topic.count("/") + 1
     if levels > maximum:
         raise Violation(TOPIC_LEVELS_WITHIN_LIMIT, f"{levels} levels, at most {maximum}")
 
 
 def topic_matches(topic_filter: str, topic_name: str) -> bool:
-    """Whether a valid, not shared filter matches a valid name, character by character [4.7.3-4].
+    """Whether a valid filter, not a shared one, matches a valid name exactly [4.7.3-4].
 
     A filter that begins with a wildcard does not match a name that begins with `$` [4.7.2-1].
     """

@@ -1,16 +1,17 @@
-"""Packets that passed between a client and a server, checked by the rules that bind both.
+"""Checks recorded packets between a client and a server by the rules for both sides.
 
-A `ConnectionTrace` follows one connection, a packet at a time, as one observer sees it: the rules
-of the codec for each packet, and those of an `Exchange` for what the packets say to each other.
-`SessionTraces` passes what a client identifier has open on to its next connection.
+A `ConnectionTrace` follows one connection, packet by packet: it checks each packet by the rules of
+the codec, and their sequence by those of an `Exchange`. `SessionTraces` carries the open exchanges
+of a client identifier over to its next connection.
 
     bytes of a packet ─▶ read ─▶ ObservedPacket ─▶ check ─▶ violations of its sender
 
-A packet that its receiver never got is read, but not checked: leaving it out keeps the trace at
-what the receiver could know.
+A packet that its receiver never got should be read, but not checked, so that the trace matches what
+the receiver knows.
 
-After bytes from the client that are no packet, or a first packet that is no CONNECT, the state of
-the connection is unknown. From then on packets are still read, but their order is not checked.
+After bytes from the client that are not a valid packet, or a first packet other than CONNECT, the
+state of the connection is unknown. From then on packets are still read, but their order is not
+checked.
 """
 
 from typing import Final, final
@@ -31,7 +32,7 @@ MAXIMUM_SESSIONS: Final = 10_000
 
 @final
 class ObservedPacket:
-    """One packet as bytes. `packet` is None if they break rules of the codec: `violations`."""
+    """The bytes of one packet. If they break rules of the codec, `packet` is None."""
 
     packet_type: Final[int]
     packet: Final[Packet | None]
@@ -49,14 +50,14 @@ class ObservedPacket:
 
 @final
 class ConnectionTrace:
-    """One connection. `number` is the caller's; `client_id` is "" until CONNECT or CONNACK."""
+    """One connection, with a number of the caller's. `client_id` is "" until it is known."""
 
     number: Final[int]
     sessions: Final["SessionTraces"]
     client_id: str
     version: int
     exchange: Exchange
-    # Whether the client sent bytes that are no packet, or something before CONNECT.
+    # Whether its state is unknown: the client sent invalid bytes, or a packet before CONNECT.
     is_lost: bool
 
     def __init__(self, number: int, sessions: "SessionTraces") -> None:
@@ -68,7 +69,7 @@ class ConnectionTrace:
         self.is_lost = False
 
     def read(self, data: bytes) -> ObservedPacket:
-        """What the bytes of a whole packet are, without regard to other packets."""
+        """Decode the bytes of one whole packet, regardless of other packets."""
         try:
             decoded = decode(data, self.version)
         except Violation as violation:
@@ -87,7 +88,7 @@ class ConnectionTrace:
         return ObservedPacket(data, decoded[0], ())
 
     def check(self, sender: int, observed: ObservedPacket) -> tuple[Violation, ...]:
-        """`sender` (CLIENT or SERVER) sent this packet. Returns all rules that it broke."""
+        """Check a packet that `sender` (CLIENT or SERVER) sent. Returns all violations."""
         packet = observed.packet
         if packet is None:
             if sender == CLIENT:
@@ -113,13 +114,13 @@ class ConnectionTrace:
         return tuple(found)
 
     def end(self) -> None:
-        """The connection has ended."""
+        """End the connection, and keep its open exchanges for the next one of the session."""
         self.sessions.end(self)
 
 
 @final
 class SessionTraces:
-    """What each client identifier has open, from one connection to the next."""
+    """The open exchanges of each client identifier, from one connection to the next."""
 
     _maximum: Final[int]
     # By client identifier, the oldest first. None: unknown.
@@ -135,21 +136,21 @@ class SessionTraces:
         self._is_incomplete = False
 
     def open_exchanges(self, client_id: str) -> list[Open] | None:
-        """What a new connection of this client begins with; None if it is unknown."""
+        """The open exchanges with which a new connection of this client starts; None: unknown."""
         earlier = self._connected.get(client_id)
         if earlier is not None:
-            # The client is back before the end of its earlier connection was seen.
+            # The client has reconnected before the end of its earlier connection was observed.
             return None if earlier.is_lost else earlier.exchange.carry()
         if client_id in self._open:
             return self._open[client_id]
         return None if self._is_incomplete else []
 
     def begin(self, trace: ConnectionTrace) -> None:
-        """Its CONNECT was accepted."""
+        """Record that the server accepted the CONNECT of this connection."""
         self._connected[trace.client_id] = trace
 
     def end(self, trace: ConnectionTrace) -> None:
-        """Its connection has ended."""
+        """Record that this connection has ended."""
         client_id = trace.client_id
         if self._connected.get(client_id) is trace:
             del self._connected[client_id]

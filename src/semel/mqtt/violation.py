@@ -1,13 +1,14 @@
-"""What a rule is, and what a violation is.
+"""`Rule`, one requirement of the standard, and `Violation`, a broken rule.
 
-A `Rule` has a name that states what it demands, the numbers of the statements it covers in each
-version, one sentence in our words, the reason code that goes on the wire when a peer breaks it,
-and the boundaries it holds at:
+A `Rule` has a name that states the requirement, the numbers of the statements that it covers in
+each version, one sentence in our words, the reason code that is sent when a peer breaks it, and the
+boundaries at which it is checked:
 
-    encode     our caller cannot build or encode such a packet (constructor or `encode` refuses)
-    decode     bytes of a peer that break it are refused, and the audit reports them
-    exchange   `Exchange` refuses the packet at that moment on that connection, whoever sent it
-    limit      a bound of ours that the owner sets; the standard has none
+    encode     a caller cannot build or encode such a packet (constructor or `encode` raises)
+    decode     received bytes that break it are refused, and the audit reports them
+    exchange   `Exchange` refuses the packet in the current state, whichever side sends it
+    limit      a limit of ours, which the owner sets; the standard has none
+
 
 Statement numbers are those of OASIS without the `MQTT-`; keys `U3-nn` and `U5-nn` are unnumbered
 requirements, listed in `semel/standard`. A number that concerns one packet type only is written
@@ -22,7 +23,7 @@ from semel.mqtt.reasons import SUCCESS
 
 @final
 class Rule:
-    """One demand of the standard. `return_code` is 3.1.1's CONNACK code for it, 0 for none."""
+    """One requirement of the standard. `return_code` is its CONNACK code in 3.1.1, 0 if none."""
 
     name: Final[str]
     sentence: Final[str]
@@ -53,14 +54,14 @@ class Rule:
 
     @property
     def closes(self) -> bool:
-        """Whether a receiver that sees it broken closes the connection."""
+        """Whether a violation closes the connection."""
         return self.reason != SUCCESS
 
     def statements(self, version: int = 0, packet_type: int = 0) -> tuple[str, ...]:
         """The statement numbers of one version (0: both), for one packet type (0: all).
 
-        Numbers come without the packet type; `U3-01` and the like come as they are, others with
-        `MQTT-` in front, as the standard prints them.
+        They are returned without the packet type: keys such as `U3-01` unchanged, others with the
+        prefix `MQTT-`, as the standard prints them.
         """
         numbers: list[str] = []
         if version != MQTT5:
@@ -84,10 +85,10 @@ class Rule:
 
 
 class Violation(Exception):
-    """A rule was broken: which one, and what was seen (never a payload or a password).
+    """A broken rule, and what was seen (never a payload or a password).
 
-    Raised when our caller is wrong; returned as an event when the peer is. `version` and
-    `packet_type` are 0 until a boundary that knows them sets them.
+    Raised if our caller breaks the rule, returned as an event if the peer does. `version` and
+    `packet_type` are 0 until a function that knows them sets them.
     """
 
     def __init__(self, rule: Rule, seen: str, packet_type: int = 0) -> None:
@@ -99,7 +100,7 @@ class Violation(Exception):
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """Statement numbers for its version and packet type."""
+        """The statement numbers for this version and packet type."""
         return self.rule.statements(self.version, self.packet_type)
 
     def __str__(self) -> str:

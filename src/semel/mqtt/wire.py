@@ -1,15 +1,14 @@
-"""The data types of the standard's section 1.5, as bytes: a reader bound to its packet, a writer.
+"""The data types of section 1.5 of the standard, as bytes.
 
-    Reader   reads one packet and nothing beyond it: a field that ends past the packet is a
-             violation, never a reason to wait for more bytes. It checks framing only; the `check_*`
-             functions, which a packet's constructor calls too, check values.
-    Writer   collects bytes; nothing else depends on how.
+    Reader   reads the body of one packet. A field that ends beyond the packet is a violation, never
+             a reason to wait for more bytes. It checks framing only; the `check_*` functions, which
+             the constructors of packets also call, check values.
+    Writer   collects the bytes of a packet.
 
-Ill-formed UTF-8 is read with its bad bytes kept as lone surrogates. `check_text` refuses
-surrogates, so that one check holds for both ends: for strings to send and for received bytes.
-
-While packets are observed rather than decoded, a Reader also keeps the fields that it has read,
-under the standard's names, to show what comes before a violation.
+Ill-formed UTF-8 is decoded with each bad byte as a lone surrogate. `check_text` refuses surrogates,
+so that one check covers both strings to send and received bytes. If packets are observed rather
+than decoded, a Reader also records the fields that it has read, under the standard's names, to show
+what precedes a violation.
 """
 
 from typing import Final, final
@@ -36,14 +35,14 @@ MAXIMUM_VARIABLE_BYTE_INTEGER: Final = 268_435_455
 MAXIMUM_TWO_BYTES: Final = 65_535
 MAXIMUM_FOUR_BYTES: Final = 4_294_967_295
 
-# More topic filters or properties than a packet of any size can have.
+# No limit: more topic filters and properties than a packet of any size can have.
 ANY_NUMBER_OF_ITEMS: Final = MAXIMUM_VARIABLE_BYTE_INTEGER
 
 FieldValue = int | str | bytes
 
 
 def check_text(value: str, name: str, found: list[Violation] | None) -> None:
-    """A string may be sent: well-formed, without NUL, short enough for its two length bytes."""
+    """Check that a string is well-formed, has no NUL, and takes at most 65,535 bytes."""
     try:
         size = len(value.encode("utf-8"))
     except UnicodeEncodeError as error:
@@ -56,34 +55,34 @@ def check_text(value: str, name: str, found: list[Violation] | None) -> None:
         report(found, Violation(TEXT_WITHOUT_NUL, f"{name} has U+0000 at {value.index(chr(0))}"))
 
 
-# What an empty string and its entry in a dictionary take.
+# Approximate memory of an empty string and its entry in a dictionary.
 _TEXT_BYTES: Final = 100
 
 
 def memory_size(text: str) -> int:
-    """About how many bytes a string takes in memory; one character beyond ASCII widens all."""
+    """Approximate memory of a string; one character beyond ASCII widens all of them."""
     return _TEXT_BYTES + (len(text) if text.isascii() else 4 * len(text))
 
 
 def text_size(value: str) -> int:
-    """How many bytes a string takes on the wire, without its length."""
+    """The size of a string on the wire, without its length field."""
     return len(value) if value.isascii() else len(value.encode("utf-8"))
 
 
 def check_binary(value: bytes, name: str, found: list[Violation] | None) -> None:
-    """Binary data fits the two bytes of its length."""
+    """Check that binary data takes at most 65,535 bytes."""
     if len(value) > MAXIMUM_TWO_BYTES:
         report(found, Violation(BINARY_FITS_ITS_LENGTH, f"{name} of {len(value)} bytes"))
 
 
 def check_integer(value: int, maximum: int, name: str, found: list[Violation] | None) -> None:
-    """A number fits the bytes of its field."""
+    """Check that a number is in the range 0 to `maximum`."""
     if value < 0 or value > maximum:
         report(found, Violation(INTEGER_FITS_ITS_FIELD, f"{name} {value}, at most {maximum}"))
 
 
 def check_variable_byte_integer(value: int, name: str) -> None:
-    """A number fits four bytes of seven bits each."""
+    """Check that a number fits into four bytes with seven bits each."""
     if value < 0 or value > MAXIMUM_VARIABLE_BYTE_INTEGER:
         raise Violation(VARIABLE_BYTE_INTEGER_IN_FOUR_BYTES, name)
 
@@ -98,7 +97,7 @@ class Reader:
     at: i64
     end: i64
     maximum_items: Final[int]
-    # Topic filters and properties that have been read.
+    # The number of topic filters and properties read so far.
     _items: i64
     found: Final[list[Violation] | None]
     fields: Final[list[tuple[str, FieldValue]] | None]
@@ -123,11 +122,14 @@ class Reader:
         self.fields = fields
 
     def left(self) -> int:
-        """How many bytes of the packet are unread."""
+        """The number of bytes that have not been read."""
         return self.end - self.at
 
     def count_item(self) -> None:
-        """Count a topic filter or a property: each costs an object, not only its bytes."""
+        """Count a topic filter or a property: each costs an object, not only its bytes.
+
+        Raises `Violation` if there are more than `maximum_items`.
+        """
         self._items += 1
         if self._items > self.maximum_items:
             raise Violation(PACKET_ITEMS_WITHIN_LIMIT, f"more than {self.maximum_items}")
@@ -186,7 +188,7 @@ class Reader:
         return value
 
     def check_shortest_form(self, name: str) -> None:
-        """A Variable Byte Integer took more bytes than it needs, which only 5.0 forbids."""
+        """Report a Variable Byte Integer that took more bytes than needed; only 5.0 forbids it."""
         if self.version == MQTT5:
             report(self.found, Violation(VARIABLE_BYTE_INTEGER_SHORTEST, name))
 
@@ -219,7 +221,7 @@ class Reader:
         return value
 
     def rest(self, name: str) -> bytes:
-        """The remaining bytes: an application message."""
+        """The remaining bytes: the payload of a message."""
         at = self.at
         self.at = self.end
         value = self.data[at : self.end]
@@ -228,7 +230,7 @@ class Reader:
         return value
 
     def narrow(self, size: int, name: str) -> int:
-        """Bind the reader to the next `size` bytes. Returns what `widen` needs afterwards."""
+        """Limit the reader to the next `size` bytes. Returns the argument for `widen`."""
         end = self.end
         at = self._take(size, name)
         self.end = self.at
@@ -236,12 +238,12 @@ class Reader:
         return end
 
     def widen(self, end: int) -> None:
-        """Go on behind the narrow part, in the packet that ends at `end`."""
+        """Skip to the end of the narrowed part, and remove its limit."""
         self.at = self.end
         self.end = end
 
     def check_end(self) -> None:
-        """No bytes are left."""
+        """Check that no bytes are left."""
         if self.at < self.end:
             surplus = self.end - self.at
             report(
@@ -253,7 +255,7 @@ class Reader:
 @final
 @mypyc_attr(acyclic=True, free_list_len=1)
 class Writer:
-    """Collects the bytes of a packet. The caller has checked the values."""
+    """Collects the bytes of a packet. The caller must have checked the values."""
 
     _bytes: Final[BytesWriter]
 

@@ -1,10 +1,10 @@
-"""From rows to segments: the link between the writer's thread and the sealer's process.
+"""Connects the writer's thread to the sealer's process, which turns rows into segments.
 
     commit ─▶ Planner: a range is due ─▶ recorded in the database ─▶ SealerProcess ─▶ segment
     rows deleted ◀─ writer ◀────────────────────────────── sealed ◀──────┘
 
 The writer records a range before it is sealed, so that after a crash the same rows are sealed under
-the same name. It deletes them when the segment is durable.
+the same name. It deletes the rows when the segment is durable.
 """
 
 import logging
@@ -36,7 +36,7 @@ class Archive:
         node: str,
         retention: Mapping[str, Retention],
     ) -> None:
-        """Includes streams that are no longer configured, whose rows still have to be sealed."""
+        """Includes streams that are no longer configured: their rows must still be sealed."""
         self.streams = {row.id: row for row in database.streams()}
         self.shelf = ReplaySegments(
             path,
@@ -79,13 +79,14 @@ class Archive:
     ) -> None:
         """Start the sealer with the rows that are not sealed yet.
 
-        Both callbacks are called on any thread: `sealed` with a stream and the seq up to which its
-        rows can be deleted, `behind` when too much is unsealed, or no longer.
+        Both callbacks may be called on any thread: `sealed` with a stream and the seq up to which
+        its rows can be deleted, `behind` with True when too many rows are unsealed, and with False
+        when that is over.
         """
         self.sealed = sealed
         self.behind = behind
         for row in self.streams.values():
-            # A crash may have left rows that are sealed already.
+            # A crash may have left rows that are already sealed.
             database.end_sealing(row.id, row.sealed_seq)
             self.planner.restored(
                 row.id,
@@ -98,7 +99,7 @@ class Archive:
         self.process.start()
 
     def stop(self) -> None:
-        """End the sealer. Rows that are not sealed are sealed after the next start."""
+        """End the sealer. Unsealed rows are sealed after the next start."""
         self.process.stop()
 
     # --- on the writer's thread -------------------------------------------------------------------
@@ -124,17 +125,17 @@ class Archive:
         return self.planner.due(now)
 
     def begin(self, ranges: Sequence[tuple[int, int, int]]) -> None:
-        """Seal these ranges, which are recorded in the database."""
+        """Seal these ranges. They must be recorded in the database."""
         for stream, first, last in ranges:
             self.process.seal(self.streams[stream].name, stream, first, last)
 
     def wait(self, now: float) -> float | None:
-        """Seconds until a range is due; None: none is until the next commit."""
+        """Seconds until a range is due; None: none is due until the next commit."""
         due = self.planner.next_due()
         return None if due is None else max(0.0, due - now)
 
     def done(self, stream: int, through: int) -> None:
-        """The rows up to this seq are in segments, and the store has recorded that."""
+        """The store has recorded that the rows up to this seq are in segments."""
         self.planner.sealed(stream, through)
         self._update_is_behind()
 

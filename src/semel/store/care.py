@@ -1,6 +1,6 @@
 """Operations on a store besides running a broker: describe, back up, export, and adopt.
 
-All but `adopt` only read, in one transaction each, and work beside a running broker.
+All except `adopt` only read, each in one transaction, and work while a broker is running.
 """
 
 import base64
@@ -44,7 +44,8 @@ _PROPERTIES: Final = (
     "will_delay_interval",
     "user_properties",
 )
-# In the metadata of an ingest's store: stream, and the row before which messages may be missing.
+# A name in the metadata of an ingest's store: the stream, and the row before which messages may be
+# missing.
 _BREAK: Final = re.compile(r"break:([0-9]{1,18}):([0-9]{1,19})", re.ASCII)
 
 
@@ -52,7 +53,7 @@ _BREAK: Final = re.compile(r"break:([0-9]{1,18}):([0-9]{1,19})", re.ASCII)
 
 
 def describe(folder: Path) -> dict[str, object]:
-    """The content of a store, in numbers."""
+    """The content of a store, in numbers. Raises Unusable."""
     with store_errors(folder), closing(read_only(folder)) as connection:
         connection.execute("BEGIN")
         version = known_version(connection)
@@ -110,7 +111,7 @@ def _streams(connection: sqlite3.Connection) -> list[dict[str, object]]:
 
 
 def known_breaks(connection: sqlite3.Connection) -> dict[int, list[int]]:
-    """By stream, rows before which messages may be missing that a server did not keep."""
+    """By stream: the rows before which messages may be missing, because a server lost them."""
     found: dict[int, list[int]] = {}
     for name, _ in all_metadata(connection, "break:"):
         match = _BREAK.fullmatch(name)
@@ -125,7 +126,7 @@ def known_breaks(connection: sqlite3.Connection) -> dict[int, list[int]]:
 
 
 def back_up(folder: Path, target: Path, progress: Progress | None = None) -> None:
-    """Copy a store as of now: `target` becomes a data folder. The caller checks the copy."""
+    """Copy a store as of now: `target` becomes a data folder. The caller should check the copy."""
     with store_errors(target):
         is_new = make_folder(target)
         if not is_new and any(target.iterdir()):
@@ -148,7 +149,7 @@ def back_up(folder: Path, target: Path, progress: Progress | None = None) -> Non
 
 
 def export(folder: Path) -> Iterator[dict[str, object]]:
-    """Every row of every table as of now, as JSON objects."""
+    """Every row of every table as of now, as JSON objects. Raises Unusable."""
     with store_errors(folder), closing(read_only(folder)) as connection:
         connection.execute("BEGIN")
         known_version(connection)
@@ -158,8 +159,8 @@ def export(folder: Path) -> Iterator[dict[str, object]]:
 
 
 def row_as_json(table: str, row: Row) -> dict[str, object]:
-    """A row, without its checksum, as a JSON object. Bytes that are not text are in Base64, under a
-    name that ends in _base64."""
+    """A row, without its checksum, as a JSON object. Bytes that are not UTF-8 are in Base64, under
+    a name that ends in _base64."""
     found: dict[str, object] = {"table": table}
     names = TABLES[table].content_names
     if len(names) != len(row):
@@ -205,11 +206,12 @@ def _add_properties(value: bytes, found: dict[str, object]) -> None:
 def adopt(
     folder: Path, stream: str, after: int, discard: Range | None = None, *, dry_run: bool = False
 ) -> None:
-    """Continue a stream after a row that its record has and its store does not know.
+    """Continue a stream after a row that is in its record but unknown to its store.
 
-    This is the state of a store that was restored from a backup: its record continued without it.
-    Unsealed rows of the store have seqs that the record has assigned to other rows, or to the same
-    ones: only a person can tell. So they are refused, unless they are named by `discard`.
+    This is the state of a store that was restored from a backup: its record has continued without
+    it. The seqs of unsealed rows in the store may belong to other rows in the record, or to the
+    same ones, which only a person can decide. So raises Unusable if there are such rows, unless
+    `discard` is their range.
     """
     if not (folder / STORE).exists():
         raise Unusable(f"{folder} is not a data folder: it has no {STORE}")

@@ -1,8 +1,8 @@
-"""What one tick of a broker's or a client's loop changes durably, as values of `semel.mqtt`.
+"""The durable changes of one tick of a broker's or a client's loop, as values of `semel.mqtt`.
 
 Whatever must survive a crash goes into one `Commit` per tick. The packets that report it wait in
-the same Commit until the store reports that it is safe. Sessions are identified by numbers that the
-store never assigns twice.
+the same Commit until the store reports that it is durable. Sessions are identified by numbers that
+are never assigned twice.
 """
 
 from typing import Final, final
@@ -16,13 +16,13 @@ from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.properties import NO_PROPERTIES, Properties, properties_size
 from semel.mqtt.session import Outgoing
 
-# About the bytes of memory that one change takes, without its message.
+# Approximate memory of one change, without its message.
 CHANGE_BYTES: Final = 100
-# The same for a delivery that is queued: the change, and its row until the transaction is written.
-# Measured: see tests/broker/test_memory.py.
+# The same for a queued delivery: the change, and its row until the transaction is written.
+# Measured, see tests/broker/test_memory.py.
 QUEUED_BYTES: Final = 500
 
-# A payload of at least this size is stored once for all deliveries that have it.
+# A payload of at least this size is stored once for all deliveries of it.
 SHARED_PAYLOAD: Final = 4096
 
 
@@ -32,8 +32,8 @@ class RecordedMessage:
     """One row of a stream: a message as it was accepted.
 
     `properties` are those of its PUBLISH without a Topic Alias; `packet_id` is 0 for QoS 0 and
-    for a will. `received` is in microseconds of the wall clock; it is 0 until the record is
-    committed, because its Commit has it.
+    for a will. `received` is in microseconds of the wall clock. It is 0 until the record is
+    committed, because `Commit.at` sets it.
     """
 
     stream: Final[int]
@@ -86,36 +86,36 @@ class RecordedMessage:
 class Commit:
     """The durable changes of one tick, in the order in which they happened.
 
-    A session that ends has no other change in the Commit of its end.
+    The Commit that ends a session has no other change of this session.
     """
 
-    # Its number among the commits of its owner, from 1.
+    # The number of the commit, from 1, assigned by its owner.
     number: int
-    # When the tick ended, in seconds of the wall clock: the received time of its records.
+    # When the tick ended, in seconds of the wall clock. This is the received time of its records.
     at: float
     # session, change of its exchanges
     changes: Final[list[tuple[int, Change]]]
-    # session, client identifier, seconds that it outlives its connection
+    # session, client identifier, Session Expiry Interval
     sessions: Final[list[tuple[int, str, int]]]
     # sessions to delete, with everything stored for them except their wills
     ended: Final[list[int]]
     # session, topic filter, subscription (None: delete it), its identifier (0: none)
     subscriptions: Final[list[tuple[int, str, Subscription | None, int]]]
-    # client identifier, user name, will (None: delete it), when it is due (None: its connection is
-    # open)
+    # client identifier, user name, will (None: delete it), when it is due (None: the client is
+    # connected)
     wills: Final[list[tuple[str, str | None, Will | None, float | None]]]
     # topic name, message (None: delete it)
     retained: Final[list[tuple[str, Message | None]]]
     records: Final[list[RecordedMessage]]
-    # session, filter of its subscription to a stream, the last seq that it was sent; negative:
-    # nothing was sent yet, and it begins at this time, in negated microseconds
+    # session, filter of its subscription to a stream, the last seq that was sent; negative: nothing
+    # was sent yet, and the replay starts at this time, in negated microseconds
     cursors: Final[list[tuple[int, str, int]]]
-    # For a client: session, number and key of a message that its program has not acknowledged, the
-    # message, whose stream and seq are 0 (None: acknowledged)
+    # For a client: session, number and key of a message that the program has not acknowledged; the
+    # message, with stream and seq 0 (None: it was acknowledged)
     inbox: Final[list[tuple[int, int, str, RecordedMessage | None]]]
     # name and value
     metadata: Final[list[tuple[str, str]]]
-    # connection number, packets to send when all of the above is safe
+    # connection number, packets to send when all of the above is durable
     packets: Final[list[tuple[int, list[Outgoing]]]]
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class Commit:
         self.packets = []
 
     def size(self) -> int:
-        """About how many bytes of memory it takes, a large payload counted once."""
+        """The approximate memory of the commit; a large payload counts once."""
         size = CHANGE_BYTES * len(self.changes)
         large: set[int] = set()
         for _, change in self.changes:

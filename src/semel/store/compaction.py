@@ -1,21 +1,21 @@
-"""Compaction: merge many small segments into a large one, without readers noticing.
+"""Compaction: merges many small segments into a large one, transparently for readers.
 
-A merged segment is written like any other. From the moment it exists it covers the segments it was
-made of, and the reader's rule ignores those. They stay for a grace time, counted from the
-modification time of the file that covers them, because a reader that listed the folder earlier may
-still open them. Then they are deleted, after every byte of the covering file has been verified.
+A merged segment is written like any other. From the moment it exists, it covers the segments of
+which it was made, and the reader's rule ignores those. They are kept for a grace time, counted from
+the modification time of the file that covers them, because a reader that listed the folder earlier
+may still open them. Then they are deleted, after every byte of the covering file has been verified.
 
-    before          1-10  11-20  21-30  …  91-100
-    merged    1-100 1-10  11-20  21-30  …  91-100     the reader's rule picks 1-100
+    before            1-10  11-20  21-30  …  91-100
+    merged    1-100   1-10  11-20  21-30  …  91-100     the reader's rule selects 1-100
     an hour   1-100
+    later
 
 Adjacent small segments are merged if there are enough of them and none is larger than a quarter of
-their sum. So a row is copied only when its file grows fourfold: a few times in its life, however
-slowly segments are added.
+their total size. So a row is copied only when its file grows fourfold, which happens a few times,
+however slowly segments are added.
 
-A segment that cannot be merged stays as it is, and its neighbors on either side are merged
-separately: one that is damaged, and one with columns that this version does not know, which a merge
-would lose.
+Damaged segments, and segments with columns that this version does not know and would lose, are not
+merged. Their neighbors on either side are merged separately.
 """
 
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -29,8 +29,8 @@ from semel.store.segment_writer import write_segment
 from semel.store.segments import RecordError, damaged_segment, open_segment, pick, verify_segment
 
 MIB: Final = 1024 * 1024
-# A merged segment has at least this many times the bytes of its largest part; less if few files
-# are merged, because they could not reach it.
+# A merged segment is at least this many times as large as its largest part; less if so few files
+# are merged that they could not reach this.
 GROWTH: Final = 4.0
 
 
@@ -42,15 +42,15 @@ class Compaction:
     files: int = 10
     # A segment below this many bytes is small.
     small: int = 64 * MIB
-    # A merged segment ends with the part that brings it to this many bytes or rows.
+    # A merged segment is complete when it has this many bytes or rows.
     largest: int = 256 * MIB
     rows: int = 5_000_000
-    # Seconds that covered segments stay.
+    # For how many seconds covered segments are kept.
     grace: float = 3_600.0
 
 
 class NotMergeable(RecordError):
-    """A segment cannot be merged; the text says why."""
+    """A segment cannot be merged. The text says why."""
 
     def __init__(self, limits: Range, why: str) -> None:
         super().__init__(why)
@@ -70,10 +70,10 @@ def plan_merge(
     *,
     excluded: Container[Range] = (),
 ) -> list[Segment]:
-    """Which segments to merge next, in order; empty: there is nothing to merge.
+    """The segments to merge next, in order; empty: there is nothing to merge.
 
-    Segments of different slots are not merged; with retention by age, a slot is a part of that
-    time. Nor are segments whose range is in `excluded`.
+    Segments of different slots are not merged, so that retention by age, with slots of time, stays
+    precise. Segments whose range is in `excluded` are not merged.
     """
     run: list[Segment] = []
     run_slot: int | None = None
@@ -133,10 +133,11 @@ def merge(
     *,
     pause: Callable[[], None] = lambda: None,
 ) -> int:
-    """Write the segment that covers the adjacent segments `parts`; returns its bytes.
+    """Write the segment that covers the adjacent segments `parts`. Returns its size in bytes.
 
-    Holds one row group in memory at a time. Between two, `pause` may do other work, or raise to
-    abort. Raises FileNotFoundError if a part was deleted meanwhile, and NotMergeable.
+    Holds one row group in memory at a time. Between two row groups it calls `pause`, which may do
+    other work, or raise to abort. Raises NotMergeable, and FileNotFoundError if a part was deleted
+    meanwhile.
     """
 
     def tables() -> Iterator[Any]:
@@ -170,7 +171,7 @@ def merge(
 
 
 def covered_segments(segments: Sequence[Segment]) -> Iterator[tuple[Segment, list[Segment]]]:
-    """Each segment that others cover, with the covering ones."""
+    """Each segment that other segments cover, with those that cover it."""
     around: list[Segment] = []
     # A segment is sorted after those that cover it.
     for segment in sorted(segments, key=lambda each: (each.first, -each.last)):
@@ -192,11 +193,10 @@ def verify_covering(
     verified: set[Range],
     pause: Callable[[], None] = lambda: None,
 ) -> set[Range]:
-    """Verify each segment that covers others, and add its range to `verified`.
+    """Verify each segment that covers others. Adds intact ones to `verified`, returns damaged ones.
 
-    Each is verified when it is new, because readers use it from then on, and again when the
-    segments that it covers are about to be deleted. Returns the ranges of damaged ones. `pause` is
-    called between reads, and may do other work.
+    A segment is verified when it is new, because readers use it from then on, and again before the
+    segments that it covers are deleted. `pause` is called between reads, and may do other work.
     """
     damaged: set[Range] = set()
     fresh: set[Range] = set()
@@ -225,11 +225,11 @@ def delete_covered(
     verified: set[Range],
     damaged: set[Range],
 ) -> list[Segment]:
-    """Delete segments that have been covered for the grace time; returns the remaining ones.
+    """Delete segments that have been covered for the grace time. Returns the remaining segments.
 
-    `verified` and `damaged` are the findings of `verify_covering`. A damaged covering segment is
-    deleted instead of those that it covers, provided that they hold all its rows. One that has not
-    been verified deletes nothing.
+    `verified` and `damaged` are the results of `verify_covering`. A damaged covering segment is
+    deleted instead of those that it covers, provided that they hold all its rows; otherwise raises
+    SegmentError. Nothing is deleted because of a covering segment that has not been verified.
     """
     deleted: set[Range] = set()
     for segment, around in covered_segments(segments):
@@ -251,7 +251,7 @@ def delete_covered(
 def _is_intact(
     root: Root, stream: str, node: str, segment: Segment, pause: Callable[[], None]
 ) -> bool:
-    """Whether a segment is verified; then it is made durable. False if it has been deleted."""
+    """Verify a segment and make it durable. Returns False if it is damaged or deleted."""
     try:
         verify_segment(root, stream, node, first=segment.first, last=segment.last, pause=pause)
     except (RecordError, FileNotFoundError):

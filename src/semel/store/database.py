@@ -1,7 +1,7 @@
-"""One connection to the tables: writes a batch of commits, and reads back what is stored.
+"""One connection to the tables: writes batches of commits, and reads rows.
 
-Synchronous, and for one thread at a time. It raises sqlite3's errors; `is_disk_full` distinguishes
-the one that is temporary from all others.
+Synchronous, and for one thread at a time. It raises errors of sqlite3; only those for which
+`is_disk_full` is True are temporary.
 """
 
 import secrets
@@ -60,23 +60,23 @@ from semel.store.write_batch import (
     WriteBatch,
 )
 
-# PRAGMA synchronous. With NORMAL the system decides when the log reaches the disk.
+# PRAGMA synchronous. With NORMAL the operating system decides when the log reaches the disk.
 SYNCHRONOUS: Final = {DISK: "FULL", OS: "NORMAL"}
 
-# Pages of the write-ahead log after which it is checkpointed: 8 MB. Its file is reused and never
-# truncated: a growing file takes longer to sync.
+# The write-ahead log is checkpointed after this many pages: 8 MB. Its file is reused and not
+# truncated, because a growing file takes longer to sync.
 CHECKPOINT_PAGES: Final = 1_000
 CACHE_KIB: Final = 16_384
-# Rows per statement, at most. Each statement releases the interpreter and has to get it back:
-# beside a busy loop the number of statements is the cost, not that of rows.
+# Rows per statement, at most. Each statement releases the interpreter lock and must acquire it
+# again: beside a busy loop, statements are expensive and rows are not.
 STATEMENT_ROWS: Final = 256
-# Rows of a stream from which the size of the others is estimated.
+# How many rows of a stream are sampled to estimate the size of all.
 SAMPLE_ROWS: Final = 1_000
-# Sealed rows that are deleted in one transaction.
+# How many sealed rows are deleted in one transaction.
 CHUNK: Final = 2_000
 
-# Backlog and highest numbers of each session: one pass, which reads no long payload. The last
-# column is the first delivery that is damaged, as far as can be found without its payload.
+# Backlog and highest numbers of each session, in one pass that does not read long payloads. The
+# last column is the first damaged delivery, as far as damage shows without its payload.
 _QUEUES: Final = f"""
     SELECT session_id, sum(packet_id = 0),
         sum(CASE packet_id WHEN 0
@@ -93,15 +93,15 @@ _COUNT_COMMIT: Final = f"UPDATE metadata SET checksum = ?, value = ? WHERE name 
 # Tables whose rows belong to a session.
 TABLES_OF_SESSIONS: Final = ("subscription", "inbound", "delivery", "delivery_extra", "inbox")
 
-# Without an adapter Python searches long for how to store a value that is not a number or a text.
-# These say: as it is.
+# Without an adapter, sqlite3 searches for one for each value that is not a number or a text, which
+# is slow. These adapters return the value itself.
 sqlite3.register_adapter(bytes, bytes)
 sqlite3.register_adapter(type(None), cast(Any, {}.get))
 
 
 @cache
 def placeholders(columns: int, rows: int) -> str:
-    """Parameters for this many rows in one statement."""
+    """The placeholders for this many rows in one statement."""
     row = f"({','.join('?' * columns)})"
     return ",".join([row] * rows)
 
@@ -113,7 +113,7 @@ def insert_into(table: str, verb: str = "INSERT") -> str:
 
 
 def is_disk_full(problem: sqlite3.Error) -> bool:
-    """Whether this is over when the disk has space again."""
+    """Whether the error is temporary, because the disk is full."""
     return getattr(problem, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
 
 
@@ -127,7 +127,7 @@ _Stream = tuple[int, str, int, int, int]
 
 
 def checked(table: str, row: Row) -> Row:
-    """A row of a table without its checksum. Raises Damaged if it differs from what was written."""
+    """A row of a table without its checksum. Raises Damaged if the checksum is wrong."""
     content = content_of(table, row)
     key_size = TABLES[table].key_size
     if row_checksum(table, content) != row[key_size]:
@@ -152,22 +152,22 @@ class Database:
     """One connection to the tables."""
 
     def __init__(self, connection: sqlite3.Connection, chunk: int = CHUNK) -> None:
-        """For a connection to a database that has the tables."""
+        """`connection` must be to a database that has the tables."""
         self.connection = connection
         self.chunk = chunk
         self.last_shared_payload: int = self._one("SELECT coalesce(max(id), 0) FROM shared_payload")
         # Set by `restore`.
         self.last_release = 0
         self.last_position: int = self._one("SELECT coalesce(max(position), 0) FROM retained")
-        # Number of commits, and the lowest id that no session has had.
+        # The number of commits, and the lowest id that no session has had.
         self.last_commit = get_number(connection, COMMIT) or 0
         self.next_session = max(
             get_number(connection, NEXT_SESSION) or 1,
             1 + self._one("SELECT coalesce(max(id), 0) FROM session"),
         )
-        # Set by whoever opens a data folder for writing.
+        # Set by `StoreFolder.open`, if the database is opened for writing.
         self.mark: MarkFile | None = None
-        # Whether there may be rows in `delivery_extra`: mostly there are none to delete.
+        # Whether there may be rows in `delivery_extra`. Usually there are none to delete.
         self.has_extras = bool(self._one("SELECT EXISTS (SELECT * FROM delivery_extra)"))
 
     @classmethod
@@ -202,7 +202,7 @@ class Database:
         return cls(connection)
 
     def close(self) -> None:
-        """Close the connection; what was committed is safe."""
+        """Close the connection, and mark the store as closed."""
         self.connection.close()
         if self.mark is not None:
             self.mark.close(self.last_commit)
@@ -214,7 +214,7 @@ class Database:
     # --- metadata ---------------------------------------------------------------------------------
 
     def get_metadata(self, name: str) -> str | None:
-        """The value of this name, or None. Raises Damaged."""
+        """The value for this name, or None. Raises Damaged."""
         return get_metadata(self.connection, name)
 
     def set_metadata(self, name: str, value: str) -> None:
@@ -222,7 +222,7 @@ class Database:
         set_metadata(self.connection, name, value)
 
     def identity(self) -> str:
-        """The id that no other store has, assigned at the first call. Raises Damaged."""
+        """The unique id of the store, assigned by the first call. Raises Damaged if it is lost."""
         found = self.get_metadata(ID)
         if found is None:
             if self._one("SELECT EXISTS (SELECT 1 FROM session UNION ALL SELECT 1 FROM stream)"):
@@ -231,7 +231,7 @@ class Database:
         return found
 
     def new_identity(self) -> str:
-        """Assign an id that no other store has."""
+        """Assign a new unique id. Returns it."""
         identity = secrets.token_hex(16)
         self.connection.execute("BEGIN IMMEDIATE")
         self.set_metadata(ID, identity)
@@ -251,7 +251,7 @@ class Database:
         return batch
 
     def apply(self, commits: Sequence[Commit]) -> None:
-        """Write these commits, all of them or none."""
+        """Write these commits atomically."""
         self.write(self.batch(commits))
 
     def write(
@@ -261,10 +261,10 @@ class Database:
         begun: Sequence[tuple[int, int]] = (),
         sealed: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """One transaction. If it raises, nothing was written, and it may be retried.
+        """Write one transaction. If it raises, nothing was written, and it may be retried.
 
-        `begun` and `sealed` are streams and seqs: rows up to them are with the sealer, or in
-        segments that are safe, so that the first chunk of them is deleted.
+        `begun` and `sealed` are pairs of stream and seq. Rows up to a seq in `begun` go to the
+        sealer. Rows up to a seq in `sealed` are in durable segments; one chunk of them is deleted.
         """
         with self.transaction():
             self._write(batch)
@@ -291,7 +291,7 @@ class Database:
             connection.execute(_COUNT_COMMIT, (row_checksum("metadata", (COMMIT, number)), number))
             connection.execute("COMMIT")
         except BaseException:
-            # SQLite has ended the transaction itself after some errors.
+            # After some errors SQLite has already rolled back.
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
@@ -338,7 +338,7 @@ class Database:
             many(f"UPDATE stream SET {set_stream('last_seq')} WHERE id = ?2", batch.streams)
 
     def _write_deliveries(self, batch: WriteBatch) -> None:
-        """Update and delete deliveries. `columnN` is how SQLite names the columns of VALUES."""
+        """Update and delete deliveries. SQLite names the columns of VALUES `columnN`."""
         self._write_rows(
             f"UPDATE delivery SET {ASSIGN} FROM (VALUES {{}})"
             " WHERE session_id = column2 AND number = column3",
@@ -381,7 +381,7 @@ class Database:
             )
 
     def _write_messages(self, batch: WriteBatch) -> None:
-        """Wills, retained messages, and the inbox of a client."""
+        """Write wills, retained messages, and the inbox of a client."""
         many = self.connection.executemany
         if batch.wills_to_delete:
             many("DELETE FROM will WHERE client_id = ?", batch.wills_to_delete)
@@ -390,7 +390,7 @@ class Database:
         if batch.retained_to_delete:
             many("DELETE FROM retained WHERE topic = ?", batch.retained_to_delete)
         if batch.retained:
-            # A topic that has a message keeps its position.
+            # A topic that already has a message keeps its position.
             many(
                 f"{insert_into('retained')} ON CONFLICT (topic) DO UPDATE"
                 " SET qos = excluded.qos, expires_at = excluded.expires_at,"
@@ -411,7 +411,7 @@ class Database:
     def _write_flat(self, statement: str, flat: list[object], columns: int) -> None:
         """Run a statement for rows whose values are in one flat list.
 
-        The number of rows is a power of two, so that SQLite prepares few different statements.
+        Each statement has a power of two rows, so that few different statements are prepared.
         """
         at = 0
         left = len(flat) // columns
@@ -425,7 +425,7 @@ class Database:
             left -= rows
 
     def end_sessions(self, ended: Sequence[int]) -> None:
-        """Delete sessions and everything stored for them, except wills. In a transaction."""
+        """Delete sessions and all their rows, except wills. Call it in a transaction."""
         for session in ended:
             for table in TABLES_OF_SESSIONS:
                 self.connection.execute(f"DELETE FROM {table} WHERE session_id = ?", (session,))
@@ -439,10 +439,10 @@ class Database:
             yield checked(table, row)
 
     def restore(self) -> RestoredState:
-        """What the owner needs at its start. Deliveries stay on disk.
+        """The state that the owner needs at its start. Deliveries stay on disk.
 
-        Raises Damaged if a row differs from what was written. The payload and the extra columns of
-        a delivery are checked later, when they are read.
+        Raises Damaged if a row has a wrong checksum. Payloads and extra columns of deliveries are
+        checked later, when they are read.
         """
         state = RestoredState()
         for table in ("metadata", "stream", "inbound"):
@@ -467,7 +467,7 @@ class Database:
                 session, (0, 0, 0, None, 0, 0)
             )
             self.last_release = max(self.last_release, release)
-            # The checksum does not cover the types, and nobody checks them later.
+            # The checksum does not cover the types, and they are not checked later.
             assert isinstance(expiry_interval, int), f"session {session}: {expiry_interval!r}"
             assert ends_at is None or isinstance(ends_at, float), f"session {session}: {ends_at!r}"
             state.sessions.append(
@@ -524,7 +524,7 @@ class Database:
             state.wills.append(RestoredWill(client_id, user_name, will, due_at))
 
     def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:
-        """Deliveries in flight of a session, by number, and its inbound identifiers."""
+        """The deliveries in flight of a session, ordered by number, and its inbound identifiers."""
         rows = self.connection.execute(
             f"{SELECT_DELIVERIES} WHERE session_id = ? AND packet_id > 0 ORDER BY number",
             (session,),
@@ -535,14 +535,14 @@ class Database:
         return deliveries, cast(list[int], identifiers)
 
     def inbox(self, session: int) -> list[tuple[int, str, RecordedMessage]]:
-        """What a client's program has not acknowledged, in order: number, key, message."""
+        """Messages that a client's program has not acknowledged, in order: number, key, message."""
         rows = self.connection.execute(
             "SELECT * FROM inbox WHERE session_id = ? ORDER BY number", (session,)
         )
         return [inbox_message(checked("inbox", row)) for row in rows]
 
     def queue(self, session: int, first: int, limit: int) -> list[Delivery]:
-        """Deliveries of a session from number `first` on: none of them has been sent."""
+        """At most `limit` deliveries of a session's backlog, from number `first` on."""
         rows = self.connection.execute(
             f"{SELECT_DELIVERIES} WHERE session_id = ? AND number >= ? ORDER BY number LIMIT ?",
             (session, first, limit),
@@ -550,7 +550,7 @@ class Database:
         return [delivery_from(row) for row in rows]
 
     def expired(self, session: int, first: int, now: float) -> list[tuple[int, int]]:
-        """Numbers and sizes of deliveries from `first` on that have expired."""
+        """Numbers and sizes of the deliveries from number `first` on that have expired."""
         rows = self.connection.execute(
             "SELECT * FROM delivery_extra WHERE session_id = ? AND number >= ? AND expires_at <= ?",
             (session, first, now),
@@ -558,7 +558,7 @@ class Database:
         return [cast(tuple[int, int], checked("delivery_extra", row)[1:3]) for row in rows]
 
     def next_expiry(self, session: int, first: int, now: float) -> float | None:
-        """When the first of the others expires."""
+        """When the next of these deliveries expires after `now`; None: none does."""
         found: float | None = self._one(
             "SELECT min(expires_at) FROM delivery_extra"
             " WHERE session_id = ? AND number >= ? AND expires_at > ?",
@@ -571,11 +571,11 @@ class Database:
     # --- streams ----------------------------------------------------------------------------------
 
     def streams(self) -> list[StreamRow]:
-        """All streams, also those that are no longer configured."""
+        """All streams, including those that are no longer configured."""
         return [StreamRow(*cast(_Stream, row)) for row in self._rows("stream", "ORDER BY id")]
 
     def stream(self, name: str) -> StreamRow:
-        """The stream of this name, created if it is missing."""
+        """The stream with this name, created if it is missing."""
         for each in self.streams():
             if each.name == name:
                 return each
@@ -588,8 +588,8 @@ class Database:
         return StreamRow(*content)
 
     def unsealed_size(self, row: StreamRow) -> int:
-        """About how many bytes the unsealed rows of a stream take, estimated from the first ones:
-        there may be millions, and a start does not read them."""
+        """The approximate size of a stream's unsealed rows. It is estimated from the first ones,
+        because there may be millions."""
         average: float = self._one(
             "SELECT coalesce(avg(length(topic) + length(payload)), 0) FROM"
             " (SELECT topic, payload FROM record WHERE stream_id = ? ORDER BY seq LIMIT ?)",
@@ -599,29 +599,29 @@ class Database:
         return int((CHANGE_BYTES + average) * (row.last_seq - row.sealed_seq))
 
     def begin_sealing(self, stream: int, through: int) -> None:
-        """Give the rows up to this seq to the sealer: a retry takes the same range."""
+        """Record that the rows up to this seq go to the sealer: a retry must use the same range."""
         self.connection.execute(
             f"UPDATE stream SET {set_stream('sealing_seq')} WHERE id = ?2", (through, stream)
         )
 
     def end_sealing(self, stream: int, through: int) -> None:
-        """The rows up to this seq are in a segment that is safe: delete them, in chunks.
+        """Delete the rows up to this seq, which are in durable segments, in chunks.
 
-        Readers of the record take a row that is in both places once, by its seq. A crash in
-        between leaves rows that `streams` reports as sealed, and the next call deletes them.
+        Meanwhile readers find some rows in both places, and use each seq once. A crash leaves rows
+        that are recorded as sealed, and the next call deletes them.
         """
         self.set_sealed(stream, through)
         while self.delete_sealed(stream, through):
             pass
 
     def set_sealed(self, stream: int, through: int) -> None:
-        """The rows up to this seq are in a segment that is safe."""
+        """Record that the rows up to this seq are in durable segments."""
         self.connection.execute(
             f"UPDATE stream SET {set_stream('sealed_seq')} WHERE id = ?2", (through, stream)
         )
 
     def continue_after(self, stream: int, seq: int) -> None:
-        """Continue a stream after this seq: all rows up to it are in its record."""
+        """Continue a stream after this seq. All rows up to it must be in segments."""
         self.connection.execute(
             f"UPDATE stream SET last_seq = ?1, sealed_seq = ?1, sealing_seq = ?1,"
             f" checksum = {KEEP_LOW} | (?2 << 32) WHERE id = ?3",
@@ -636,7 +636,7 @@ class Database:
         return bool(found)
 
     def delete_sealed(self, stream: int, through: int) -> bool:
-        """Delete one chunk of the rows up to this seq. Whether there may be more."""
+        """Delete one chunk of the rows up to this seq. Returns whether there may be more."""
         first: int | None = self._one("SELECT min(seq) FROM record WHERE stream_id = ?", stream)
         if first is None or first > through:
             return False

@@ -5,7 +5,7 @@
     safe(commits) ◀──────── call_soon ─────────  synced
 
 `exchanges`, `queue`, `records` and `seek` read committed rows through a read-only connection of the
-loop's thread; another thread reads what is in segments.
+loop's thread. Another thread reads segments.
 """
 
 import asyncio
@@ -26,13 +26,14 @@ from semel.store.writer import StoreWriter
 
 LOG: Final = logging.getLogger("semel.store")
 
-# Seconds for which a thread may keep the interpreter, if the process runs nothing else. With more,
-# a busy loop starves the writer, which has to get the interpreter back after each system call.
+# Seconds for which a thread may hold the interpreter lock, in a process that is only a broker. With
+# a longer interval a busy loop starves the writer, which must acquire the lock after each system
+# call.
 SWITCH_INTERVAL: Final = 50e-6
 
 
 class DiskStore(Store):
-    """Keeps everything in one SQLite file. `connect` it to its owner before the first write."""
+    """Keeps everything in one SQLite file. Call `connect` before the first write."""
 
     def __init__(
         self,
@@ -65,9 +66,9 @@ class DiskStore(Store):
         failed: Callable[[str], None],
         read: Callable[[int], None] = lambda stream: None,
     ) -> None:
-        """Start writing. Called in the loop: `safe` with commits that are synced, `changed` after a
-        change of `condition`, `failed` when nothing can be written any more, `read` with a stream
-        whose `records` may be called again."""
+        """Start the writer. These are called in the loop: `safe` with durable commits, `changed`
+        after a change of `condition`, `failed` with the reason when nothing more can be written,
+        `read` with a stream for which `records` may be called again."""
 
         self.changed = changed
 
@@ -164,7 +165,7 @@ class DiskStore(Store):
             return 1 if self.record is None else self.record.seek(stream, received)
 
     def close(self) -> None:
-        """Write all waiting commits and stop the threads. Blocks until that is done."""
+        """Write all waiting commits, stop the threads, and close the files. Blocks."""
         if self.writer is not None:
             self.writer.stop()
             if self.writer.gave_up is not None:
@@ -181,7 +182,7 @@ class DiskStore(Store):
 def call_in_loop(
     loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *arguments: object
 ) -> None:
-    """Have a function called in the loop, unless the loop is closed."""
+    """Schedule a call in the loop from any thread, unless the loop is closed."""
     try:
         loop.call_soon_threadsafe(callback, *arguments)
     except RuntimeError:

@@ -10,17 +10,17 @@ _MAGIC: Final = b"SQLite format 3\0"
 
 
 class FileHeader:
-    """What the header states. Of a file that is shorter, what is missing counts as zero."""
+    """The fields of the header. If the file is shorter, the missing bytes count as zero."""
 
     def __init__(self, data: bytes) -> None:
-        """From the beginning of a file, or its first page."""
+        """`data` is the beginning of a file, or its first page."""
         self.is_complete = len(data) >= HEADER_BYTES
         header = data[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0")
         self.is_sqlite = header.startswith(_MAGIC)
         size = int.from_bytes(header[16:18], "big")
         self.page_size = 65_536 if size == 1 else size
         self.reserved_bytes = header[20]
-        # The number of pages is valid only if the writer that set it was the last one.
+        # The page count is valid only if the last writer has set it.
         self.has_page_count = header[24:28] == header[92:96]
         self.page_count = int.from_bytes(header[28:32], "big")
         self.first_free_page = int.from_bytes(header[32:36], "big")

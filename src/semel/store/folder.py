@@ -2,19 +2,19 @@
 
     lock                    locked by the process that uses the folder; contains its process id
     store.db, -wal, -shm    the store
-    store.mark              how many commits it has: see `mark`
+    store.mark              the number of its commits: see `mark`
     store.db.format-N.bak   the store before it was upgraded to a later format
     store.db.damaged-TIME   the store before it was repaired
     streams/                the record, unless it is kept elsewhere
 
-`open_folder` creates what is missing and checks what exists. Every obstacle (the folder is locked,
-belongs to another user, its disk is full, its store is damaged) becomes one sentence in an
-`Unusable`, and nothing is ever deleted to get around it. A new store is given its name when it is
+`open_folder` creates what is missing and checks what exists. Every problem (the folder is locked or
+belongs to another user, its disk is full, its store is damaged) raises `Unusable` with one
+sentence, and nothing is ever deleted to work around it. A new store gets its name only when it is
 complete. So a store that is empty, or missing while its log exists, has lost its content, and is
 not silently replaced by a new one.
 
-The lock is flock's: it ends with the process, however that ends. Python does not let child
-processes inherit the file, so the lock does not outlive the process.
+The lock is taken with flock, so that it ends with the process, however that ends. Child processes
+do not inherit the file, so that they do not keep the lock.
 """
 
 import errno
@@ -62,7 +62,7 @@ STREAMS: Final = "streams"
 _FOLDER_MODE: Final = 0o700
 _OTHERS: Final = 0o077
 
-# Pages that are copied between two calls of `progress`.
+# How many pages are copied between two calls of `progress`.
 _STEP: Final = 1_000
 
 Progress = Callable[[int, int], None]
@@ -86,7 +86,7 @@ _DAMAGE: Final = (
 def as_unusable(
     problem: OSError | sqlite3.Error | Damaged | UnknownFormat, folder: Path
 ) -> Unusable:
-    """What a problem with a data folder means, and what to do about it."""
+    """The Unusable for a problem with a data folder: what it means, and what to do about it."""
     if isinstance(problem, OSError):
         return Unusable(_system_error(problem, folder))
     store = folder / STORE
@@ -95,7 +95,7 @@ def as_unusable(
     if isinstance(problem, UnknownFormat):
         return Unusable(f"{store} cannot be used: {problem}")
     if is_damage(problem):
-        # A damaged definition is quoted, with its lines.
+        # The message may quote a damaged definition, which has several lines.
         return damaged(folder, " ".join(str(problem).split()))
     code = problem.sqlite_errorcode & 0xFF
     reason = as_sentence(problem)
@@ -118,7 +118,7 @@ def is_damage(problem: sqlite3.Error) -> bool:
 
 
 def damaged(folder: Path, what: str) -> Unusable:
-    """What to do about a damaged store."""
+    """The Unusable for a damaged store: what is wrong, and what to do about it."""
     return Unusable(
         f"{folder / STORE} is damaged ({what}): `semel store check {folder}` shows details, "
         f"`semel store repair {folder}` saves what can be read"
@@ -159,7 +159,7 @@ def _without_locks(folder: Path, reason: str) -> str:
 
 @contextmanager
 def store_errors(folder: Path) -> Iterator[None]:
-    """A context that turns the errors of a data folder into Unusable."""
+    """A context that turns errors of a data folder into Unusable."""
     try:
         yield
     except sqlite3.ProgrammingError:
@@ -173,7 +173,7 @@ def store_errors(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def store_row_errors(folder: Path) -> Iterator[None]:
-    """The same for code that turns rows into messages, which damaged rows cannot become."""
+    """The same for code that decodes rows: also turns errors of invalid rows into Unusable."""
     with store_errors(folder):
         try:
             yield
@@ -185,7 +185,7 @@ def store_row_errors(folder: Path) -> Iterator[None]:
 
 
 def make_folder(path: Path) -> bool:
-    """Create the folder, private to its owner, and its parents. Whether it is new."""
+    """Create the folder, private to its owner, and its parents. Returns whether it is new."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
     try:
         path.mkdir(_FOLDER_MODE, parents=True)
@@ -205,11 +205,11 @@ def copy_database(
     progress: Progress | None = None,
     finish: Callable[[sqlite3.Connection], None] | None = None,
 ) -> None:
-    """Copy a database as of now, completely or not at all, also while others write.
+    """Copy a database as of now, completely or not at all, even while others write.
 
-    `target` must not exist. The connection keeps one transaction open, because SQLite would
-    restart the copy at every commit of another. `progress` is called with the pages copied and
-    their total; `finish` may change the copy.
+    `target` must not exist. The connection keeps one transaction open, because otherwise SQLite
+    would restart the copy at every commit of another connection. `progress` is called with the
+    number of pages copied and their total; `finish` may change the copy.
     """
     part = target.with_name(f"{target.name}.part")
     descriptor = new_private(part)
@@ -222,12 +222,12 @@ def copy_database(
     try:
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         with closing(open_new_database(part, descriptor)) as copy:
-            # Nobody else opens it before it has been synced.
+            # No journal and no sync: nobody opens the copy before `publish` has synced it.
             copy.execute("PRAGMA journal_mode = OFF")
             copy.execute("PRAGMA synchronous = OFF")
             connection.backup(copy, pages=_STEP, progress=step)
         with closing(open_new_database(part, descriptor)) as copy:
-            # One file without a log; a broker creates one again.
+            # The copy is one file without a log; a broker creates the log again.
             copy.execute("PRAGMA journal_mode = DELETE").fetchone()
             if finish is not None:
                 finish(copy)
@@ -238,7 +238,7 @@ def copy_database(
 
 
 def publish(part: Path, target: Path) -> None:
-    """Give a complete file its name, durably."""
+    """Rename a complete file to its final name, durably. Raises Unusable if that exists."""
     sync(part)
     if target.exists():
         raise Unusable(f"{target} exists, and nothing is overwritten")
@@ -255,7 +255,8 @@ def check_files(store: Path) -> None:
 def read_only(folder: Path) -> sqlite3.Connection:
     """A read-only connection to the store of a folder, with or without a running broker.
 
-    Text that is not UTF-8 is decoded with surrogates, which no rule accepts. Within `store_errors`.
+    Text that is not UTF-8 is decoded with surrogates, which no rule accepts. Call it within
+    `store_errors`.
     """
     store = folder / STORE
     if not folder.is_dir():
@@ -265,12 +266,12 @@ def read_only(folder: Path) -> sqlite3.Connection:
     if not store.exists():
         raise Unusable(f"{folder} is not a data folder: it has no {STORE}")
     if store.stat().st_size == 0:
-        # SQLite would take it for a new database, and delete its log.
+        # SQLite would treat it as a new database, and delete its log.
         raise Damaged("it is empty, and a store never is")
     uri = f"{store.absolute().as_uri()}?mode=ro"
     log = log_path(store)
     if not os.access(folder, os.W_OK) and not (log.exists() and log.stat().st_size):
-        # SQLite cannot create its index there. Nobody writes, so it can do without.
+        # SQLite cannot create its -shm file there, and does not need it, because nobody writes.
         uri += "&immutable=1"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None)
     connection.text_factory = _text
@@ -285,7 +286,7 @@ def _text(data: bytes) -> str:
 
 
 class Lock:
-    """The exclusive use of a folder, until `close`."""
+    """An exclusive lock on a folder, until `close`. Raises StoreInUse."""
 
     def __init__(self, folder: Path) -> None:
         self._descriptor = open_private(folder / LOCK)
@@ -318,14 +319,14 @@ class Lock:
 
 
 class StoreFolder:
-    """A data folder that this process has locked. Log its `warnings` and `notes`; close it last."""
+    """A data folder that this process has locked. The caller logs its `warnings` and `notes`."""
 
     def __init__(self, path: Path, lock: Lock) -> None:
         self.path = path
         self.database = path / STORE
         self.streams = path / STREAMS
         self.warnings: list[str] = []
-        # What happened and needs no attention.
+        # Events that need no attention.
         self.notes: list[str] = []
         self._lock = lock
 
@@ -359,7 +360,7 @@ class StoreFolder:
 
 
 def check_log_mode(connection: sqlite3.Connection, folder: Path) -> None:
-    """Check that the database has a write-ahead log. Without shared memory it has none."""
+    """Check that the database has a write-ahead log, which needs shared memory."""
     mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
     if mode != "wal":
         raise Unusable(_without_locks(folder, f"journal mode {mode}"))
@@ -368,11 +369,11 @@ def check_log_mode(connection: sqlite3.Connection, folder: Path) -> None:
 def open_folder(
     path: Path, *, durability: str = DISK, steps: Mapping[int, Step] | None = None
 ) -> StoreFolder:
-    """Lock the folder, with a store of the current format in it. Raises Unusable.
+    """Lock the folder, and create, check or upgrade its store. Raises Unusable.
 
-    `durability` is what the store was written with, if its mark does not say: only with "disk" is
-    every commit synced before the next, so that an incomplete log is damaged. `steps` lead from
-    older formats to the current one.
+    `durability` is the one with which the store was written, if it has no mark that says so. Only
+    with "disk" is every commit synced before the next, so that an incomplete log means damage.
+    `steps` upgrade from older formats to the current one.
     """
     _check_name(path)
     with store_errors(path):
@@ -398,7 +399,7 @@ def open_folder(
 
 
 def _check_name(path: Path) -> None:
-    """SQLite accepts only paths that are valid text. Checked before anything is created."""
+    """Check that the path is valid text, as SQLite requires, before anything is created."""
     name = str(path)
     try:
         name.encode()
@@ -418,7 +419,7 @@ def _tighten(folder: StoreFolder) -> None:
         )
     for file in sorted(folder.path.glob(f"{STORE}*")):
         if file.is_symlink():
-            # Links to our files are refused later, and other files are not ours.
+            # A link in place of one of our files is refused later; other files are not ours.
             continue
         if file.stat().st_mode & _OTHERS and not tighten(file):
             folder.warnings.append(
@@ -446,7 +447,7 @@ def _make_store(store: Path, mark: Mark | None) -> None:
     part = store.with_name(f"{store.name}.part")
     database = Database.open(":memory:")
     try:
-        # A store has its id from the start, and is never visible before it is complete.
+        # The id is part of a complete store, which becomes visible only when it is complete.
         database.identity()
         write_private(part, database.connection.serialize())
     finally:
@@ -455,7 +456,7 @@ def _make_store(store: Path, mark: Mark | None) -> None:
 
 
 def _check_size(store: Path) -> None:
-    """Check that the file is as long as its header says. A log may have the missing pages."""
+    """Check that the file is as long as its header says, unless a log may have the rest."""
     with store.open("rb") as file:
         header = FileHeader(file.read(HEADER_BYTES))
     size = store.stat().st_size
@@ -469,7 +470,10 @@ def _check_size(store: Path) -> None:
 
 
 def _check_log(folder: StoreFolder, durability: str) -> str:
-    """Check that SQLite uses every acknowledged commit of the log. Returns what was recovered."""
+    """Check that SQLite uses every acknowledged commit in the log.
+
+    Returns a description of what was recovered from the log, for a note.
+    """
     path = log_path(folder.database)
     nothing = "there was nothing to recover from its log"
     if not path.exists() or not path.stat().st_size:
@@ -497,16 +501,16 @@ def _check_log(folder: StoreFolder, durability: str) -> str:
             " was never acknowledged, and is not used"
         )
     if used < len(log.frames):
-        # Later, the unused frames could be taken for damage.
+        # Remove the unused frames, which could later look like damage.
         with closing(sqlite3.connect(folder.database, isolation_level=None)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    # Not our numbered commits: a new store has made its tables in transactions of their own.
+    # Transactions, not numbered commits: a new store creates its tables in separate transactions.
     transactions = count(log.commits(0) - lost, "transaction")
     return f"recovered {transactions} ({count(used, 'page')}) from its log"
 
 
 def _check_mark(folder: StoreFolder, mark: Mark | None, recovered: str) -> None:
-    """Check that the store has all commits of its mark. `recovered`: for the note."""
+    """Check that the store has all commits of its mark. `recovered` is the text for a note."""
     with closing(read_only(folder.path)) as connection:
         epoch, commit = position(connection)
         loss = loss_of(connection, mark)
@@ -530,7 +534,7 @@ def _check_mark(folder: StoreFolder, mark: Mark | None, recovered: str) -> None:
 
 
 def _check_tables(folder: StoreFolder, steps: Mapping[int, Step] | None) -> None:
-    """Check the tables; upgrade those of an older format, after a backup."""
+    """Check the tables. Upgrade a store of an older format, after a backup."""
     store = folder.database
     with closing(read_only(folder.path)) as connection:
         version = version_of(connection)
@@ -560,7 +564,7 @@ def _check_tables(folder: StoreFolder, steps: Mapping[int, Step] | None) -> None
 
 
 def known_version(connection: sqlite3.Connection) -> int:
-    """Check that a store has the current format, for those who only read. Raises UnknownFormat."""
+    """Check that a store has the current format, before reading it. Raises UnknownFormat."""
     version = version_of(connection)
     if version != VERSION:
         raise UnknownFormat(
@@ -570,7 +574,7 @@ def known_version(connection: sqlite3.Connection) -> int:
 
 
 def unused(path: Path) -> Path:
-    """This path, or with the lowest number at its end that makes it unused."""
+    """This path, or if it exists, the path with the lowest unused number at its end."""
     found = path
     number = 1
     while found.exists():

@@ -1,14 +1,14 @@
 """Rows of a stream that a repair has lost, recorded in the metadata of the store.
 
-The seqs of a stream have no gaps, and its readers and the sealer refuse one: that is how a loss is
-detected. A repair that loses rows keeps the seqs of the others, which readers may have seen, and
-records each lost range in the metadata
+The seqs of a stream have no gaps. Readers and the sealer refuse a gap, so that a loss is detected.
+A repair that loses rows keeps the seqs of the others, which readers may already know, and records
+each lost range in the metadata
 
     gap:<id of the stream>:<first>-<last>
 
-with the time as its value. So a recorded gap is a reported loss, and any other gap is a fault. It
-means that the store lacks these rows. The record may have them: rows that the sealer had before the
-damage may be in a segment that the store did not know of yet.
+with the time as its value. So a recorded gap is a reported loss, and any other gap is an error. A
+recorded gap means that the store lacks these rows. The record may still have them: the sealer may
+have written them to a segment that the store did not know yet.
 """
 
 import re
@@ -42,7 +42,7 @@ def known_gaps(connection: sqlite3.Connection) -> dict[int, list[Range]]:
 
 
 def missing(connection: sqlite3.Connection, stream: int, first: int, last: int) -> list[Range]:
-    """The rows from `first` to `last` of a stream that the store lacks, as ranges."""
+    """The ranges of rows between `first` and `last` of a stream that the store lacks."""
     found: list[Range] = []
     expected = first
     rows = connection.execute(
@@ -62,7 +62,7 @@ def missing(connection: sqlite3.Connection, stream: int, first: int, last: int) 
 
 
 def without(ranges: Iterable[Range], known: Iterable[Range]) -> list[Range]:
-    """The ranges without those that are known; both in order."""
+    """The ranges minus the known ones. Both must be sorted."""
     left = list(ranges)
     for low, high in known:
         rest: list[Range] = []

@@ -1,7 +1,7 @@
-"""Sessions and retained messages of a store: list and delete.
+"""Lists and deletes the sessions and retained messages of a store.
 
-Listing only reads, and works beside a running broker. Deleting locks the folder: a broker has all
-of this in memory as well.
+Listing only reads, and works while a broker is running. Deleting locks the folder, because a broker
+has all of this in memory, too.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from semel.store.schema import Unusable
 
 Found = TypeVar("Found")
 
-# Sessions that are ended in one transaction.
+# How many sessions are deleted in one transaction.
 CHUNK: Final = 1_000
 
 _COUNTS: Final = {
@@ -41,13 +41,13 @@ _COUNTS: Final = {
 
 @dataclass(frozen=True)
 class StoredSession:
-    """A session as a store has it."""
+    """A session in a store."""
 
     number: int
     client_id: str
-    # Seconds that it outlives its connection.
+    # How many seconds it outlives its connection.
     expiry: int
-    # When it expires, in seconds of the wall clock; None: never, or its connection was open.
+    # When it expires, in seconds of the wall clock; None: never, or its client was connected.
     ends_at: float | None
     subscriptions: int
     queued: int
@@ -57,7 +57,7 @@ class StoredSession:
 
 @dataclass(frozen=True)
 class StoredMessage:
-    """A retained message as a store has it."""
+    """A retained message in a store."""
 
     topic: str
     qos: int
@@ -67,14 +67,14 @@ class StoredMessage:
 
 @dataclass(frozen=True)
 class SessionFilter:
-    """Which sessions: those of these clients, and those whose client identifier matches one of
-    these patterns (`*`, `?`, `[…]`). Without either: all."""
+    """Selects the sessions of these clients, and those whose client identifier matches one of
+    these patterns (`*`, `?`, `[…]`). Without either, selects all."""
 
     client_ids: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
 
     def has(self, session: StoredSession) -> bool:
-        """Whether it is selected."""
+        """Whether this session is selected."""
         if not self.client_ids and not self.patterns:
             return True
         return session.client_id in self.client_ids or any(
@@ -84,12 +84,12 @@ class SessionFilter:
 
 @dataclass(frozen=True)
 class TopicFilter:
-    """Which retained messages: those whose topic matches one of these filters; none: all."""
+    """Selects the messages whose topic matches one of these filters. Without any, selects all."""
 
     filters: tuple[str, ...] = ()
 
     def has(self, message: StoredMessage) -> bool:
-        """Whether it is selected."""
+        """Whether this message is selected."""
         return not self.filters or any(topic_matches(each, message.topic) for each in self.filters)
 
 
@@ -113,7 +113,7 @@ def list_sessions(folder: Path, selected: SessionFilter | None = None) -> list[S
 
 
 def list_retained(folder: Path, selected: TopicFilter | None = None) -> list[StoredMessage]:
-    """Retained messages in the order in which their topics got their first one. Raises Unusable."""
+    """Retained messages, ordered by the first message of their topic. Raises Unusable."""
     with store_row_errors(folder), closing(read_only(folder)) as connection:
         connection.execute("BEGIN")
         known_version(connection)
@@ -132,9 +132,9 @@ def list_retained(folder: Path, selected: TopicFilter | None = None) -> list[Sto
 
 
 def delete_sessions(folder: Path, selected: SessionFilter) -> list[StoredSession]:
-    """Delete sessions with everything stored for them; returns those deleted. Raises Unusable.
+    """Delete sessions with all their rows. Returns the deleted ones. Raises Unusable.
 
-    A will is kept: it is due at the end of its session, and the next broker publishes it.
+    Their wills are kept: a will is due when its session ends, so the next broker publishes it.
     """
 
     def delete(database: Database) -> list[StoredSession]:
@@ -153,7 +153,7 @@ def delete_sessions(folder: Path, selected: SessionFilter) -> list[StoredSession
 
 
 def delete_retained(folder: Path, selected: TopicFilter) -> list[StoredMessage]:
-    """Delete retained messages; returns those deleted. Raises Unusable."""
+    """Delete retained messages. Returns the deleted ones. Raises Unusable."""
 
     def delete(database: Database) -> list[StoredMessage]:
         found = list_retained(folder, selected)

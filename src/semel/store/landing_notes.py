@@ -2,12 +2,12 @@
 
     <root>/<stream>/_landing-<id>.json    {"table": "lake/messages", "landed": {"n1": 4711}, …}
 
-A landing may run on another machine than the broker, with a table that the broker cannot read; the
-root is what both share. So a landing writes a note there when it starts and from time to time: for
-each node, the seq up to which its table has all rows. The sealers of all nodes keep the rows that
-have not landed, until they have or until somebody deletes the note. The id is a hash of the table's
-address, so that a landing finds its own note again. A note may lag behind the table, which only
-keeps more rows; it is never ahead.
+A landing may run on another machine than the broker, with a table that the broker cannot read; what
+both share is the root. So a landing writes a note there, when it starts and regularly after that:
+for each node, the seq up to which its table has all rows. The sealers of all nodes keep rows that
+have not landed, until they have, or until somebody deletes the note. The id is a hash of the
+table's address, so that a landing finds its note again. A note may lag behind the table, which only
+keeps rows longer; it is never ahead.
 """
 
 import json
@@ -30,14 +30,14 @@ class LandingNote:
     # The address of the note's file, for messages.
     path: str
     table: str
-    # By node: the seq up to which all rows have landed. Of a node that is missing, none have.
+    # By node: the seq up to which all rows have landed; no rows of a missing node have landed.
     landed: Mapping[str, int]
     # When it was written, for messages.
     at: str
 
 
 def landing_note_path(stream: str, table: str) -> str:
-    """The path of a landing's note. `table` is the address without secrets."""
+    """The path of a landing's note. `table` is the address of the table without secrets."""
     check_folder_name("stream", stream)
     return f"{stream}/{PREFIX}{sha256(table.encode()).hexdigest()[:_DIGITS]}{SUFFIX}"
 
@@ -56,7 +56,7 @@ def write_landing_note(
 
 
 def declare_landing(root: Root, stream: str, table: str, *, at: str) -> None:
-    """Write a note without progress, unless the landing has written one."""
+    """Write a note without progress, unless there is a note of this landing."""
     path = landing_note_path(stream, table)
     name = path.rpartition("/")[2]
     if not any(entry.name == name for entry in root.entries(stream)):

@@ -1,19 +1,19 @@
-"""The mark: the number of commits of a store, in a file beside it, to detect a log without its end.
+"""The mark: the number of commits of a store, in a separate file, to detect a truncated log.
 
 A write-ahead log that is truncated, deleted or replaced looks like a shorter one: SQLite reads what
-it finds, and the commits after that are silently lost. So every transaction increments `commit` in
-the metadata of the store, and when it is safe the same number goes into a small file:
+it finds, and later commits are silently lost. So every transaction increments `commit` in the
+metadata of the store, and when it is durable the same number is written to a small file:
 
     semel mark 1 epoch <32 digits> commit <20 digits> durability disk state open   crc <8 digits>
 
-The mark is written after the log has been synced, and is never synced itself: whenever the process
-or the system dies, it is never ahead of the store. A store that is behind its mark has lost
+The mark is written after the log has been synced, and is not synced itself. So it is never ahead of
+the store, whenever the process or the system dies, and a store that is behind its mark has lost
 commits. After a loss of power the mark may be as old as the last write-back of the system (about
-half a minute), so a log that lost less than that *as well* is not detected; kill -9 loses nothing
-of either.
+half a minute), so that the loss of less than that from the log is not detected. After kill -9 both
+are complete.
 
-The epoch distinguishes a database from its copies. A backup, a repair and an upgrade begin a new
-one, and a mark of another epoch is ignored. `state` is closed after an orderly end.
+The epoch distinguishes a database from its copies. A backup, a repair and an upgrade start a new
+epoch, and a mark of another epoch is ignored. `state` is closed after an orderly shutdown.
 """
 
 import errno
@@ -40,7 +40,7 @@ _LINE: Final = re.compile(
 
 @dataclass(frozen=True)
 class Mark:
-    """The content of the file."""
+    """The content of the mark file."""
 
     epoch: str
     commit: int
@@ -58,7 +58,7 @@ class Mark:
 
 
 def read_mark(folder: Path) -> Mark | None:
-    """The mark of a data folder, if there is one. Raises Damaged if it cannot be read."""
+    """The mark of a data folder, or None. Raises Damaged if it cannot be decoded."""
     path = folder / MARK
     check_private(path)
     try:
@@ -78,7 +78,7 @@ def read_mark(folder: Path) -> Mark | None:
 
 @dataclass(frozen=True)
 class Loss:
-    """Commits that were safe and are missing: those after `last`, up to `known`."""
+    """Durable commits that are missing: those after `last`, up to `known`."""
 
     last: int
     known: int
@@ -86,7 +86,7 @@ class Loss:
 
     @property
     def is_expected(self) -> bool:
-        """Whether a loss of power explains it."""
+        """Whether a loss of power explains it, because commits were not synced."""
         return self.durability == OS
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ class Loss:
 
 
 def loss_of(connection: sqlite3.Connection, mark: Mark | None) -> Loss | None:
-    """The commits that a store lacks by its mark, which was read before; None: none."""
+    """The commits that a store lacks according to its mark, or None. Read the mark first."""
     if mark is None:
         return None
     epoch, last = position(connection)
@@ -110,7 +110,7 @@ def loss_of(connection: sqlite3.Connection, mark: Mark | None) -> Loss | None:
 
 
 class MarkFile:
-    """The mark of an open store. For the thread that writes."""
+    """Writes the mark of an open store. For the writer's thread."""
 
     def __init__(self, folder: Path, epoch: str, commit: int, durability: str) -> None:
         self._epoch = epoch
@@ -122,17 +122,17 @@ class MarkFile:
         self.write(commit)
 
     def write(self, commit: int, *, is_closed: bool = False) -> None:
-        """Record that this commit is safe, and all before it."""
+        """Record that this commit, and all before it, are durable."""
         mark = Mark(self._epoch, commit, self._durability, is_closed)
         try:
             os.pwrite(self._descriptor, mark.encode(), 0)
         except OSError as problem:
-            # A copy-on-write file system needs space for it. The mark may stay behind.
+            # A copy-on-write file system needs space even for this. The mark may lag behind.
             if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
 
     def close(self, commit: int) -> None:
-        """Record an orderly end."""
+        """Record an orderly shutdown."""
         try:
             self.write(commit, is_closed=True)
         finally:
@@ -149,13 +149,13 @@ def put_mark(folder: Path, mark: Mark) -> None:
 
 
 def make_mark(folder: Path, connection: sqlite3.Connection, durability: str) -> None:
-    """Create the mark of a store that nobody has open."""
+    """Create the mark of a store that is not open."""
     epoch, commit = position(connection)
     put_mark(folder, Mark(epoch, commit, durability, is_closed=True))
 
 
 def position(connection: sqlite3.Connection) -> tuple[str, int]:
-    """The epoch of a store, and its number of commits. Raises Damaged."""
+    """The epoch and the number of commits of a store. Raises Damaged."""
     epoch = get_metadata(connection, EPOCH)
     commit = get_number(connection, COMMIT)
     if epoch is None or commit is None:

@@ -1,4 +1,4 @@
-"""What a store records about itself: names and values, each row with its checksum."""
+"""The metadata of a store: names and values, each row with a checksum."""
 
 import secrets
 import sqlite3
@@ -10,20 +10,20 @@ from semel.store.schema import Damaged
 
 ID: Final = "id"
 NODE: Final = "node"
-# Who keeps its state here: a broker or a client.
+# Whose state this is: "broker" or "client".
 KEEPER: Final = "keeper"
 # When the store was created, in seconds.
 MADE: Final = "made"
-# Distinguishes the commits of this database from those of a copy that was changed on its own.
+# Distinguishes the commits of this database from those of a copy that was changed independently.
 EPOCH: Final = "epoch"
-# Number of transactions since the store was created.
+# The number of transactions since the store was created.
 COMMIT: Final = "commit"
 # The lowest id that no session has had.
 NEXT_SESSION: Final = "next_session"
 
 
 def get_metadata(connection: sqlite3.Connection, name: str) -> str | None:
-    """The value of this name, or None. Raises Damaged if it differs from what was written."""
+    """The value for this name, or None. Raises Damaged if its checksum is wrong."""
     row = connection.execute(
         "SELECT name, checksum, value FROM metadata WHERE name = ?", (name,)
     ).fetchone()
@@ -60,7 +60,7 @@ def set_metadata(connection: sqlite3.Connection, name: str, value: str) -> None:
 
 
 def get_number(connection: sqlite3.Connection, name: str) -> int | None:
-    """A value that is a number. Raises Damaged if it is not one."""
+    """The value for this name as a number, or None. Raises Damaged if it is not a number."""
     text = get_metadata(connection, name)
     if text is None:
         return None
@@ -70,7 +70,7 @@ def get_number(connection: sqlite3.Connection, name: str) -> int | None:
 
 
 def begin_epoch(connection: sqlite3.Connection) -> None:
-    """From here on this database differs from its copies: a mark of another epoch is ignored."""
+    """Start a new epoch: from now on, marks of copies of this database are ignored."""
     set_metadata(connection, EPOCH, secrets.token_hex(16))
     if get_metadata(connection, COMMIT) is None:
         set_metadata(connection, COMMIT, "0")

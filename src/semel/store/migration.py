@@ -1,7 +1,7 @@
-"""From the format of an older semel to the current one, step by step and in one transaction.
+"""Upgrades a store from an older format to the current one, in one transaction.
 
-Format 1 had no checksums, no commit counter, no durable id for the next session, and other names:
-its columns have the order of the current ones.
+Format 1 had no checksums, no commit counter and no durable id for the next session. Its tables and
+columns had other names, but the same order.
 """
 
 import sqlite3
@@ -23,10 +23,10 @@ from semel.store.schema import (
     with_checksum,
 )
 
-# Changes the tables, within a transaction of the caller.
+# Upgrades the tables by one format, within a transaction of the caller.
 Step = Callable[[sqlite3.Connection], None]
 
-# By the name of a table: its name and its columns in format 1.
+# By the current name of a table: its name and its columns in format 1.
 FORMAT_1: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "metadata": ("fact", ("name", "value")),
     "session": ("session", ("number", "client_id", "expiry", "ends_at")),
@@ -81,9 +81,9 @@ FORMAT_1: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 
 
 def migrate(connection: sqlite3.Connection, steps: Mapping[int, Step] | None = None) -> None:
-    """Bring the tables to the current format, in one transaction or not at all.
+    """Upgrade the tables to the current format, in one transaction.
 
-    Raises UnknownFormat and Damaged; then the store is unchanged.
+    If it raises (UnknownFormat, Damaged, sqlite3.Error), the store is unchanged.
     """
     version = version_of(connection)
     if version == VERSION:
@@ -102,7 +102,7 @@ def migrate(connection: sqlite3.Connection, steps: Mapping[int, Step] | None = N
 
 
 def check_steps(version: int, steps: Mapping[int, Step] | None = None) -> Mapping[int, Step]:
-    """The steps, if they lead from this format to the current one. Raises UnknownFormat."""
+    """The steps from this format to the current one. Raises UnknownFormat if one is missing."""
     known = STEPS if steps is None else steps
     if any(step not in known for step in range(version, VERSION)):
         raise UnknownFormat(f"it has format {version}, which this semel cannot upgrade")
@@ -110,7 +110,7 @@ def check_steps(version: int, steps: Mapping[int, Step] | None = None) -> Mappin
 
 
 def _statements(script: str) -> Iterator[str]:
-    """One by one: executescript would commit the transaction."""
+    """The statements of a script, one by one, because executescript would commit."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line

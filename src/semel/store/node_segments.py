@@ -1,7 +1,7 @@
-"""The segments of one node, as its sealer maintains them: it seals, merges and deletes.
+"""Seals, merges and deletes the segments of one node, for its sealer.
 
-`NodeSegments` is synchronous and takes the clock as an argument. It is the only writer of its
-node's folders, so it caches their listings; after an error the cache is dropped with `forget`.
+`NodeSegments` is synchronous and takes the time as an argument. It is the only writer of its node's
+folders, so it caches their listings; after an error the caller must drop the cache with `forget`.
 """
 
 import sqlite3
@@ -34,7 +34,7 @@ RETENTION_PARTS: Final = 10
 
 @dataclass(frozen=True)
 class SealRequest:
-    """Rows to seal: one range of a stream."""
+    """A range of rows of a stream to seal."""
 
     stream: str
     id: int
@@ -47,7 +47,7 @@ class _FolderState:
     """The cached state of the folder of a stream."""
 
     segments: list[Segment]
-    # Ranges of segments that have been verified.
+    # The ranges of segments that have been verified.
     verified: set[Range] = field(default_factory=set)
     # When the oldest and the newest row of each segment were received, in microseconds.
     times: dict[Range, tuple[int, int]] = field(default_factory=dict)
@@ -81,13 +81,13 @@ class NodeSegments:
         # By stream: segments that cannot be merged, because they are damaged or have columns of a
         # later version.
         self._unmergeable: dict[str, set[Range]] = {}
-        # Sentences about damage that have been reported. Damage stays, so each is reported once.
+        # Sentences about damage that have been reported, because each is reported once only.
         self._reported_damage: set[str] = set()
-        # By the path of a landing note: when a notice said that retention waits for it.
+        # By the path of a landing note: when the last notice was sent that retention waits for it.
         self._reminded_at: dict[str, float] = {}
 
     def streams(self) -> list[str]:
-        """The streams that have a folder of this node which belongs to this store."""
+        """The streams for which this node has a folder that this store owns."""
         return [
             stream
             for stream in self._root.streams()
@@ -100,7 +100,7 @@ class NodeSegments:
         if folder is None:
             self._root.claim(stream, self._node, self._store)
             if stream not in self._cleaned:
-                # Only once: later a merge may be in progress.
+                # Only the first time: later a merge may be in progress.
                 self._root.delete_temporary(self._root.folder(stream, self._node))
                 self._cleaned.add(stream)
             folder = _FolderState(self._root.segments(stream, self._node))
@@ -112,7 +112,7 @@ class NodeSegments:
         self._folders.pop(stream, None)
 
     def seal(self, request: SealRequest, *, now: float, rewrite: bool = False) -> int:
-        """Write the segment of these rows unless it exists; returns its bytes.
+        """Write the segment of these rows unless it exists. Returns its size in bytes.
 
         With `rewrite` it is written even if it exists. Pass it after a failed attempt of this
         process: once an fsync of a file or folder has failed, a later success proves nothing.
@@ -140,7 +140,7 @@ class NodeSegments:
             first=request.first,
             last=request.last,
         )
-        # The store deletes the rows next, so read the segment back from the root first.
+        # Read the segment back, because the store deletes the rows next.
         verify_segment(
             self._root, request.stream, self._node, first=request.first, last=request.last
         )
@@ -150,7 +150,7 @@ class NodeSegments:
         return size
 
     def _is_intact(self, stream: str, segment: Segment) -> bool:
-        """Whether a segment is verified and durable."""
+        """Verify a segment and make it durable. Returns False if it is damaged or deleted."""
         try:
             verify_segment(self._root, stream, self._node, first=segment.first, last=segment.last)
             self._root.fsync(self._root.file_path(stream, self._node, segment.name))
@@ -159,9 +159,9 @@ class NodeSegments:
         return True
 
     def compact(self, stream: str, *, pause: Callable[[], None] = lambda: None) -> bool:
-        """Merge some segments of a stream, if there are enough; whether there may be more.
+        """Merge some segments of a stream, if there are enough. Returns whether to call it again.
 
-        Raises NotMergeable once per segment: the next call leaves that one out.
+        Raises NotMergeable once per segment: later calls leave that segment out.
         """
         folder = self._folder(stream)
         retention = self._retention.get(stream, Retention())
@@ -200,10 +200,10 @@ class NodeSegments:
         retention_now: float | None = None,
         pause: Callable[[], None] = lambda: None,
     ) -> None:
-        """Delete segments that have been covered for the grace time or that retention expires.
+        """Delete segments that have been covered for the grace time or are beyond retention.
 
-        `retention_now` is the time for retention, if that differs from `now`. `pause` is called
-        while segments are read, and may do other work.
+        `retention_now` is the time for retention, if it differs from `now`. `pause` is called
+        while segments are read, and may do other work. Raises RecordError once for each damage.
         """
         folder = self._folder(stream)
         damaged = verify_covering(

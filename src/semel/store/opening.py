@@ -1,4 +1,4 @@
-"""Opening a store from its settings: folder, tables, streams, and the owner of the record."""
+"""Opens a store from its settings: data folder, tables, streams, and ownership of the record."""
 
 import logging
 import time
@@ -20,20 +20,20 @@ from semel.store.streams import Stream, Streams
 
 LOG: Final = logging.getLogger("semel.store")
 
-# Who keeps its state in a store. Neither can use a store of the other.
+# The kinds of owners of a store. Neither can use a store of the other.
 BROKER: Final = "broker"
 CLIENT: Final = "client"
 
 # Seconds between two checks whether all rows are sealed.
 SEALED_CHECK_SECONDS: Final = 0.05
 
-# Characters of a store's id that are the default name of its node.
+# The default node name is this many characters of the store's id.
 NODE_CHARACTERS: Final = 12
 
 
 @dataclass
 class Opened:
-    """An open store and what belongs to it."""
+    """An open store, with its folder and its streams."""
 
     folder: StoreFolder
     store: DiskStore
@@ -41,7 +41,7 @@ class Opened:
     node: str
 
     def wait_until_sealed(self, seconds: float) -> None:
-        """Wait until all rows are sealed, at most this long: the next start seals the rest."""
+        """Wait until all rows are sealed, at most this long. The next start seals the rest."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if all(row.sealed_seq >= row.last_seq for row in self.store.reader.streams()):
@@ -57,8 +57,8 @@ class Opened:
 def open_store(
     settings: StoreSettings, streams: Sequence[StreamSettings], keeper: str = BROKER
 ) -> Opened:
-    """Open or create the store in the data folder. Raises Unusable, and MissingExtra for pyarrow
-    if there are streams."""
+    """Open or create the store in the data folder. Raises Unusable, and MissingExtra if there are
+    streams but no pyarrow."""
     assert settings.data is not None
     folder = open_folder(settings.data, durability=settings.durability)
     database: Database | None = None
@@ -109,7 +109,7 @@ def open_store(
 
 
 def check_record_folder(streams: Path) -> None:
-    """No link leads the record out of the data folder, unless `root` says so. Raises Unusable."""
+    """Check that no symbolic link leads the record out of the data folder. Raises Unusable."""
     for folder in (streams, *sorted(streams.glob("*")), *sorted(streams.glob("*/*"))):
         if folder.is_symlink():
             raise Unusable(
@@ -119,7 +119,7 @@ def check_record_folder(streams: Path) -> None:
 
 
 def check_keeper(database: Database, folder: Path, keeper: str) -> None:
-    """Check that the store belongs to this kind of owner; a new one is assigned to it."""
+    """Check that the store belongs to this kind of owner, or assign a new store to it."""
     found = database.get_metadata(KEEPER)
     if found is None:
         database.set_metadata(KEEPER, keeper)
@@ -128,7 +128,7 @@ def check_keeper(database: Database, folder: Path, keeper: str) -> None:
 
 
 def node_of(database: Database, name: str | None) -> str:
-    """The name of this node in the record: the given one, or one from the id of its store."""
+    """The name of this node in the record: the given one, or by default part of the store's id."""
     node = database.identity()[:NODE_CHARACTERS] if name is None else name
     if database.get_metadata(NODE) != node:
         database.set_metadata(NODE, node)
@@ -138,7 +138,8 @@ def node_of(database: Database, name: str | None) -> str:
 def check_record(database: Database, folder: Path, root: str, node: str) -> None:
     """Check that the record under the root belongs to this store and does not end after it.
 
-    If the root cannot be reached now, the sealer checks it later. An invalid address is refused.
+    Raises Unusable, also for an invalid address. If the root cannot be reached now, logs a warning:
+    the sealer checks it later.
     """
     try:
         opened = open_root(root)

@@ -1,8 +1,9 @@
-"""The files of a data folder: private to their owner, and never another user's through a link.
+"""Creates and opens the files of a data folder, private to their owner, and without links.
 
-Whoever may write to a folder can create a link there under a name that we are about to use. So no
-symbolic link is followed, a file with a second hard link is not touched, and a temporary file is
-always a new one. Root gives a file to the owner of the folder only if it has created it.
+Whoever may write to a folder can create a link there with a name that we are about to use, to make
+us write to another file. So no symbolic link is followed, a file with a second hard link is not
+touched, and a temporary file is always a new one. If this process runs as root, it changes the
+owner of files only if it has created them.
 """
 
 import errno
@@ -29,7 +30,7 @@ def open_private(path: Path) -> int:
         except FileExistsError:
             pass
         try:
-            # Opening a pipe would block otherwise.
+            # O_NONBLOCK, because opening a pipe could block otherwise.
             descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
@@ -50,17 +51,16 @@ def open_private(path: Path) -> int:
 
 
 def new_private(path: Path) -> int:
-    """Create an empty file, private to its owner, and open it. A file of an earlier attempt is
-    deleted."""
+    """Create an empty file, private to its owner, and open it. Deletes an existing file first."""
     path.unlink(missing_ok=True)
     return _make(path)
 
 
 def open_new_database(path: Path, descriptor: int) -> sqlite3.Connection:
-    """Open the file that `descriptor` is of. The caller closes the descriptor after the connection.
+    """Open a new file with SQLite. The caller must close `descriptor` after the connection.
 
-    SQLite opens by name. Whoever may write to the folder can put a link there in the meantime, so
-    it is compared what SQLite has opened. Raises Unusable.
+    SQLite opens files by name, and somebody may have replaced the file by a link meanwhile. So this
+    checks that SQLite has opened the file of `descriptor`. Raises Unusable if not.
     """
     connection = sqlite3.connect(path, isolation_level=None)
     made = os.fstat(descriptor)
@@ -87,15 +87,15 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def _make(path: Path) -> int:
-    """Create a file. O_EXCL does not follow links either."""
+    """Create a file. O_EXCL does not follow links."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
         made = os.fstat(descriptor)
-        # The umask may have removed more.
+        # The umask may have removed more bits.
         if made.st_mode & 0o777 != FILE_MODE:
             os.fchmod(descriptor, FILE_MODE)
         if os.geteuid() == 0:
-            # So that a broker of the folder's owner can use it.
+            # So that a broker that runs as the folder's owner can use the file.
             folder = path.parent.stat()
             if (folder.st_uid, folder.st_gid) != (made.st_uid, made.st_gid):
                 os.fchown(descriptor, folder.st_uid, folder.st_gid)
@@ -134,7 +134,7 @@ def _is_link(path: Path) -> str:
 
 
 def tighten(path: Path) -> bool:
-    """Make a file private to its owner. False: its mode cannot be changed."""
+    """Make a file private to its owner. Returns False if its mode cannot be changed."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if os.fstat(descriptor).st_nlink > 1:

@@ -1,16 +1,16 @@
-"""Reading the record of a stream from outside the broker: sealed segments and unsealed rows.
+"""Reads the record of a stream from outside the broker: sealed segments and unsealed rows.
 
-The broker may be running, and goes on sealing, merging and deleting meanwhile. A reader takes no
-lock and writes nothing. It is correct because of the order in which it reads. A row is deleted from
-the store only after a segment that holds it is durable, so that reading
+A running broker may seal, merge and delete meanwhile. A reader takes no lock and writes nothing; it
+is correct because of the order in which it reads. A row is deleted from the store only after a
+segment that holds it is durable. So reading
 
     1. the last seq of the store,
     2. the row in the store,
-    3. the row in a segment (of those that hold it, the one that reaches furthest),
+    3. the row in a segment (of those that hold it, the one that extends furthest),
 
-finds every row up to (1) in (2) or, if it has been sealed meanwhile, in (3). Numbers are dense, so
-a row that is in neither is known to be missing: `NodeRecord.tables` returns each row once, in
-order, or raises MissingRows. It holds one batch of rows in memory at a time.
+finds every row up to (1) in (2) or, if it has been sealed meanwhile, in (3). Seqs have no gaps, so
+a row that is in neither is missing: `NodeRecord.tables` returns each row once, in order, or raises
+MissingRows. It holds one batch of rows in memory at a time.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -56,8 +56,8 @@ class ReadOptions:
     # Called with a segment's metadata and the index of a row group. False skips the row group; its
     # rows count as read.
     row_group_filter: Callable[[Any, int], bool] | None = None
-    # Ranges of segments that held the rows a moment ago, ascending. They are tried before the
-    # folder is listed.
+    # Ranges of segments that recently held the rows, ascending. They are tried before the folder is
+    # listed.
     hinted_segments: tuple[Range, ...] = ()
 
 
@@ -65,10 +65,10 @@ READ_ALL: Final = ReadOptions()
 
 
 class MissingRows(RecordError):
-    """Rows were committed, and are neither in the store nor in a segment."""
+    """Committed rows are neither in the store nor in a segment."""
 
     def __init__(self, first: int, last: int, of: str, verb: str, why: str) -> None:
-        """The sentence is "rows 4 to 6 of {of}, {verb} {why}", with the verb "are" or "were"."""
+        """The message is "rows 4 to 6 of {of}, {verb} {why}"; `verb` is "are" or "were"."""
         if first == last:
             verb = {"are": "is", "were": "was"}[verb]
         super().__init__(f"{row_label(first, last)} of {of}, {verb} {why}")
@@ -120,7 +120,7 @@ def row_label(first: int, last: int) -> str:
 
 
 def uncovered(segments: Iterable[Segment]) -> list[Segment]:
-    """The segments that no other one covers, in order. Rows may be missing between them."""
+    """The segments that no other segment covers, in order. Rows may be missing between them."""
     found: list[Segment] = []
     for segment in sorted(segments, key=lambda each: (each.first, -each.last)):
         if not found or segment.last > found[-1].last:
@@ -129,7 +129,7 @@ def uncovered(segments: Iterable[Segment]) -> list[Segment]:
 
 
 class StoreRows:
-    """The stream rows that are in a store, read through a read-only connection."""
+    """The rows of streams in a store, read through a read-only connection."""
 
     def __init__(self, folder: Path) -> None:
         """Raises Unusable."""
@@ -156,7 +156,7 @@ class StoreRows:
             return get_metadata(self._connection, name)
 
     def node(self) -> str | None:
-        """The node name of the broker that last ran, or None if the store does not have it."""
+        """The node name of the broker that ran last, or None if the store does not record it."""
         return self._fact("node")
 
     def streams(self) -> dict[str, int]:
@@ -171,7 +171,7 @@ class StoreRows:
         return last, sealed
 
     def ends(self, stream: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
-        """(seq, received) of the first and of the last row in the store; None: it has no rows."""
+        """(seq, received) of the first and the last row in the store; None: it has no rows."""
         ends = [
             self._query(
                 "SELECT seq, received_at FROM record"
@@ -185,7 +185,7 @@ class StoreRows:
         return ends[0][0], ends[1][0]
 
     def first_since(self, stream: int, received: int) -> int | None:
-        """The lowest seq in the store that was received at that time (microseconds) or later."""
+        """The lowest seq in the store that was received at this time (microseconds) or later."""
         rows = self._query(
             "SELECT seq FROM record WHERE stream_id = ? AND received_at >= ? ORDER BY seq LIMIT 1",
             stream,
@@ -194,7 +194,7 @@ class StoreRows:
         return rows[0][0] if rows else None
 
     def rows(self, stream: int, first: int, last: int) -> list[tuple[Any, ...]]:
-        """A batch of consecutive rows that begins with `first`; empty: that row is not here."""
+        """A batch of consecutive rows from `first` on; empty: the store does not have `first`."""
         found: list[tuple[Any, ...]] = []
         size = 0
         with store_errors(self.folder):
@@ -217,7 +217,7 @@ class StoreRows:
         return None if found is None else int(found)
 
     def table(self, rows: list[tuple[Any, ...]], node: str) -> Any:
-        """Rows as returned by `rows`, as an Arrow table. Raises Unusable if they are damaged."""
+        """The result of `rows` as an Arrow table. Raises Unusable if a row is damaged."""
         with store_errors(self.folder):
             try:
                 return table_of(rows, node)
@@ -226,14 +226,14 @@ class StoreRows:
                 raise Damaged(f"rows starting at {rows[0][0]}: {problem}") from problem
 
     def lost_ranges(self, stream: int) -> list[Range]:
-        """The rows that a repair could not recover, in order."""
+        """The ranges of rows that a repair could not recover, in order."""
         with store_errors(self.folder):
             return known_gaps(self._connection).get(stream, [])
 
 
 @dataclass(frozen=True)
 class RecordSummary:
-    """The record of a stream on one node, in numbers. If empty, `first` is `last` + 1."""
+    """The record of a stream on one node, in numbers. If it is empty, `first` is `last` + 1."""
 
     stream: str
     node: str
@@ -241,7 +241,7 @@ class RecordSummary:
     last: int
     # Rows up to this seq have been sealed.
     sealed: int
-    # Segments that a reader reads, and those that others cover, which are deleted later.
+    # Segments that a reader reads, and segments that others cover, which will be deleted.
     segments: int
     bytes: int
     covered_segments: int
@@ -284,8 +284,8 @@ class _RecordSnapshot:
     def first_missing(self) -> int | None:
         """The lowest missing seq after `first`, or None.
 
-        It finds gaps between segments, and between segments and the store. Gaps within the store
-        are found by `semel store check`.
+        Finds gaps between segments, and between segments and the store. `semel store check` finds
+        gaps within the store.
         """
         expected = self.first
         for segment in uncovered(self.segments):
@@ -355,12 +355,12 @@ class NodeRecord:
         return snapshot.first
 
     def _missing_at_start(self, snapshot: _RecordSnapshot) -> MissingRows | None:
-        """The error for rows missing before the first one. Without a store nobody can tell."""
+        """The error for rows missing before the first one; None: none are, or it is unknown."""
         first = snapshot.first
         if self._store is None or snapshot.trimmed >= first - 1:
             return None
         for node in self._root.nodes(self.stream):
-            # A node that was renamed continues the numbers of its old name.
+            # A renamed node continues the seqs of its old name.
             if node != self.node and self._root.highest_seq(self.stream, node) >= first - 1:
                 if self._root.owner(self.stream, node) == self._store.identity:
                     return None
@@ -389,7 +389,7 @@ class NodeRecord:
                 found = self._summary()
             except FileNotFoundError:
                 continue
-            # A listing is not atomic: a gap is reported only if it is still there later.
+            # A listing is not atomic: report a gap only if it persists.
             if found.problem is None:
                 return found
         return self._summary()
@@ -425,11 +425,11 @@ class NodeRecord:
         )
 
     def _gap(self, snapshot: _RecordSnapshot) -> MissingRows | None:
-        """The error for the first gap that shows without reading every row, or None."""
+        """The error for the first gap that can be found without reading every row, or None."""
         found = snapshot.first_missing()
         if self._store is not None:
             for first, last in self._store.lost_ranges(self._id):
-                # Rows that the store lost may have been sealed before.
+                # The rows that the store lost may have been sealed earlier.
                 is_sealed = any(each.last >= first for each in snapshot.segments)
                 if last > snapshot.trimmed and not is_sealed:
                     found = min(found or first, max(first, snapshot.trimmed + 1))
@@ -444,9 +444,9 @@ class NodeRecord:
     # --- rows -------------------------------------------------------------------------------------
 
     def tables(self, first: int, last: int, options: ReadOptions = READ_ALL) -> Iterator[Any]:
-        """Rows `first` to `last`, each once and in order, as Arrow tables of moderate size.
+        """Rows `first` to `last`, each once and in order, as Arrow tables of bounded size.
 
-        `last` must not be above `last()`. Raises MissingRows, or RecordError for damage.
+        `last` must not exceed `last()`. Raises MissingRows, or RecordError for damage.
         """
         at = first
         attempts = 0
@@ -460,7 +460,7 @@ class NodeRecord:
                     if table is not None:
                         yield table
             except OSError as problem:
-                # The segment was deleted after the listing: list again to find the one that holds
+                # The segment was deleted after the listing: list again to find the segment that has
                 # its rows now. Arrow also raises OSError for a damaged page.
                 attempts += 1
                 if attempts == LISTINGS:
@@ -472,9 +472,9 @@ class NodeRecord:
     def _pieces(
         self, first: int, last: int, options: ReadOptions, hints: tuple[Range, ...]
     ) -> Iterator[tuple[int, Any]]:
-        """Rows from `first` on that are in one batch of the store or in one segment.
+        """Rows from `first` on, from one batch of the store or from one segment.
 
-        Yields (last seq, table); the table is None if the filter of row groups excluded the rows.
+        Yields (last seq, table); the table is None if `row_group_filter` excluded the rows.
         """
         if self._store is not None:
             rows = self._store.rows(self._id, first, last)
@@ -495,7 +495,7 @@ class NodeRecord:
     def _groups(
         self, opened: Any, first: int, last: int, options: ReadOptions
     ) -> Iterator[tuple[int, Any]]:
-        """Rows `first` to `last`, all of which the open segment has."""
+        """Rows `first` to `last` of the open segment, which must have all of them."""
         metadata = opened.metadata
         columns = None if options.columns is None else list(options.columns)
         for group in range(metadata.num_row_groups):
@@ -530,7 +530,7 @@ class NodeRecord:
                 begins = through + 1
 
     def _check(self, table: Any, begins: int) -> None:
-        """Raise RecordError unless the rows of a table, if it has their seqs, begin at `begins`."""
+        """Check that a table starts with row `begins`, if it has the column. Raises RecordError."""
         if "seq" not in table.column_names:
             return
         seqs = table.column("seq")
@@ -539,7 +539,7 @@ class NodeRecord:
             raise RecordError(f"{self.name}: a segment is damaged near row {begins}")
 
     def _find_range(self, seq: int, hints: tuple[Range, ...]) -> Range:
-        """The range of the segment to read a row from. Raises MissingRows."""
+        """The range of the segment from which to read a row. Raises MissingRows."""
         for first, last in hints:
             if first <= seq <= last:
                 return first, last
@@ -553,7 +553,7 @@ class NodeRecord:
         raise self._missing_rows(seq, snapshot)
 
     def _missing_rows(self, seq: int, snapshot: _RecordSnapshot) -> MissingRows:
-        """The error that says how many rows are missing from `seq` on, and why."""
+        """The error that states how many rows are missing from `seq` on, and why."""
         later = [each.first for each in snapshot.segments if each.first > seq]
         verb, why = "are", f"missing from {self._root.address}"
         if self._store is not None:
@@ -574,11 +574,11 @@ class NodeRecord:
 
     @contextmanager
     def _record_errors(self) -> Iterator[None]:
-        """Raise problems with a file as a RecordError that names the record."""
+        """A context that turns problems with a file into a RecordError that names the record."""
         try:
             yield
         except SegmentError:
-            # Names the file, its stream and its node already.
+            # Its message already names the file, the stream and the node.
             raise
         except RecordError as problem:
             raise RecordError(f"{self.name}: {problem}") from problem
@@ -592,7 +592,7 @@ class NodeRecord:
     def segments_before(
         self, *, seq: int | None = None, received: int | None = None
     ) -> list[Segment]:
-        """The segments that lie entirely before a seq or a time in microseconds, in order.
+        """The segments that are entirely before a seq, or before a time in microseconds, in order.
 
         Leaves out segments with rows that the store has not recorded as sealed.
         """
@@ -613,10 +613,10 @@ class NodeRecord:
         return self._times(segments[0])[0], self._times(segments[-1])[1]
 
     def trim(self, through: int) -> list[Segment]:
-        """Delete the segments up to this seq; returns the uncovered ones among them, in order.
+        """Delete the segments up to this seq. Returns the uncovered ones among them, in order.
 
-        The deletion is recorded under the root first. From then on readers ignore these segments,
-        even if a sealer that is merging some of them writes them again.
+        The deletion is first recorded under the root. From then on readers ignore these segments,
+        even if a sealer that merges some of them writes them again.
         """
         segments = self._root.segments(self.stream, self.node)
         deleted = [each for each in uncovered(segments) if each.last <= through]
@@ -629,7 +629,7 @@ class StreamCatalog:
     """The streams and records of a data folder, of a root, or of both if they belong together."""
 
     def __init__(self, data: Path | None, root: str | None) -> None:
-        """Pass at least one. Raises Unusable, RootError and MissingExtra."""
+        """Pass at least one of them. Raises Unusable, RootError and MissingExtra."""
         assert data is not None or root is not None
         arrow()
         self.store = None if data is None else StoreRows(data)
@@ -684,7 +684,7 @@ class StreamCatalog:
     def _own_node(self, store: StoreRows, stream: str) -> str:
         """The node under which the store's rows are sealed.
 
-        If the store does not name it: of the folders that it owns, the one with the highest seq.
+        If the store does not record it: the one with the highest seq among those that it owns.
         """
         noted = store.node()
         if noted is not None:

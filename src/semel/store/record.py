@@ -1,17 +1,17 @@
-"""The record of a store's own streams, for the loop that owns the store and must never block.
+"""Reads the record of a store's own streams for the loop that owns the store, without blocking it.
 
     records(stream, first) ─▶ chunks that were read from segments      a bounded cache
                            ─▶ rows of table `record`                   a quick query
-                           ─▶ None; a thread reads a chunk of the segments, then `read` is called
+                           ─▶ None; a thread reads a chunk of a segment, then `read` is called
 
-No row is skipped and none comes twice: rows are requested by seq, and a row is deleted from the
-table only after a segment with it is safe. So a committed row that is not in the table is in a
+No row is skipped or returned twice: rows are requested by seq, and a row is deleted from the table
+only after a segment with this row is durable. So a committed row that is not in the table is in a
 segment, unless retention has deleted it, which is recorded before it happens (see roots), or a
-repair has lost it, which is recorded as well (see gaps). A row that is nowhere without such a note
-is missing: its reader waits, the log reports it, and the search is retried.
+repair has lost it, which is recorded, too (see gaps). A row that is nowhere without such a note is
+missing: its reader waits, the log reports it, and the request is retried.
 
-Slow or failing storage, above all an object store, delays only those who need it. pyarrow runs in
-that one thread only.
+Slow or failing storage, such as an object store, delays only the readers that need it. pyarrow runs
+only in that one thread.
 """
 
 import logging
@@ -37,32 +37,33 @@ from semel.store.segments import RecordError, first_since
 
 LOG: Final = logging.getLogger("semel.store")
 
-# How much is read from segments at a time, and how much is cached.
+# How many rows and bytes are read from segments at a time, and how much is cached.
 CHUNK_ROWS: Final = 2_048
 CHUNK_BYTES: Final = 1024 * 1024
 CACHE_BYTES: Final = 16 * 1024 * 1024
 CACHE_CHUNKS: Final = 64
-# Seqs that were found for a time and not requested again.
+# How many results of `seek` are kept until they are requested again.
 MAXIMUM_SOUGHT: Final = 100
-# Rows to read first, while their size is not known.
+# How many rows to read first, while their size is unknown.
 FIRST_ROWS: Final = 4
-# Bytes of rows that one call returns, and about the size of a row without topic and payload.
+# How many bytes of rows one call returns, and the approximate size of a row without topic and
+# payload.
 RETURNED_BYTES: Final = 256 * 1024
 ROW_BYTES: Final = 100
-# Segments that are open at the same time, and seconds after which idle ones are closed.
+# How many segments are open at the same time, and after how many seconds idle ones are closed.
 MAXIMUM_READERS: Final = 4
 IDLE_SECONDS: Final = 10.0
-# Seconds before a retry, first and longest; and between two warnings about one stream.
+# Seconds before a retry, the first and the longest; and between two warnings about one stream.
 FIRST_RETRY: Final = 0.25
 LONGEST_RETRY: Final = 30.0
 WARNING_SECONDS: Final = 60.0
-# Seconds to wait for the end of the thread: a root may hang.
+# How many seconds `close` waits for the thread, because a root may hang.
 END_SECONDS: Final = 2.0
-# Rows scanned in one transaction.
+# How many rows are scanned in one transaction.
 SCANNED_ROWS: Final = 20_000
 
 _SELECT: Final = f"{SELECT_RECORDS} WHERE stream_id = ? AND seq >= ? ORDER BY seq LIMIT ?"
-# Errors of a root, a file or a database; anything else is a bug, whose traceback is logged.
+# Errors of a root, a file or a database. Anything else is a bug, logged with its traceback.
 _EXPECTED_ERRORS: Final = (
     OSError,
     ValueError,
@@ -81,20 +82,20 @@ _Position = tuple[int, int]
 
 
 def size_of(record: RecordedMessage) -> int:
-    """About how many bytes a record takes."""
+    """The approximate size of a record in bytes."""
     return ROW_BYTES + len(record.topic_name) + len(record.payload)
 
 
 def committed_records(
     connection: sqlite3.Connection, stream: int, first: int, limit: int
 ) -> list[RecordedMessage]:
-    """The rows of the table from seq `first` on, without a gap; none if the table lacks `first`.
+    """Consecutive rows of the table from seq `first` on; empty if the table lacks `first`.
 
     At most `limit` rows and about RETURNED_BYTES, but at least one. Raises Damaged.
     """
     found: list[RecordedMessage] = []
     size = 0
-    # A cursor that is not closed would keep the log from being checkpointed.
+    # A cursor that is not closed would prevent checkpoints of the log.
     with closing(connection.execute(_SELECT, (stream, first, limit))) as rows:
         for row in rows:
             if row[1] != first + len(found):
@@ -116,11 +117,11 @@ def last_committed(connection: sqlite3.Connection, stream: int) -> int:
 def committed_since(
     connection: sqlite3.Connection, stream: int, received: int, step: int = SCANNED_ROWS
 ) -> int:
-    """The lowest seq in the table that was received at this time or later; else the one after the
+    """The lowest seq in the table that was received at this time or later, or the seq after the
     last.
 
-    Times need not increase with seq, since a clock may be set back: so all rows are scanned, `step`
-    of them per transaction.
+    Times need not increase with seq, because a clock may be set back. So all rows are scanned,
+    `step` of them per transaction.
     """
     end = last_committed(connection, stream) + 1
     row = connection.execute(
@@ -143,9 +144,9 @@ def committed_since(
 
 
 class RecordChunk:
-    """Consecutive rows of a stream from seq `start` on, or none.
+    """Consecutive rows of a stream from seq `start` on; there may be none.
 
-    They were requested from seq `first` on: rows between the two are no longer kept.
+    The request was for seq `first`: rows between `first` and `start` are no longer kept.
     """
 
     def __init__(self, stream: int, first: int, start: int, records: list[RecordedMessage]) -> None:
@@ -156,7 +157,7 @@ class RecordChunk:
         self.size = ROW_BYTES + sum(map(size_of, records))
 
     def has(self, stream: int, seq: int) -> bool:
-        """Whether it answers a request for this seq."""
+        """Whether the chunk answers a request for this seq."""
         return stream == self.stream and self.first <= seq < self.start + len(self.records)
 
 
@@ -171,7 +172,7 @@ def _bounded(records: list[RecordedMessage], at: int, limit: int) -> list[Record
 
 
 class ReplaySegments:
-    """The segments of one node, and a connection of its own. For one thread, which may block."""
+    """Reads the segments of one node, with its own connection. For one thread, which may block."""
 
     def __init__(
         self, path: Path, *, root: str, node: str, store: str, names: Mapping[int, str]
@@ -183,7 +184,7 @@ class ReplaySegments:
         self._names = names
         self._root: Root | None = None
         self._database: Database | None = None
-        # By stream and the seq that a reader would read next.
+        # By stream and the next seq of the reader.
         self._readers: OrderedDict[_Position, SegmentReader] = OrderedDict()
 
     @property
@@ -243,7 +244,7 @@ class ReplaySegments:
         for low, high in known_gaps(database.connection).get(stream, []):
             if low <= first <= high:
                 return high + 1
-        # The node may have had another name, under which an earlier part of this record is.
+        # An earlier part of this record may be under a former name of this node.
         for node in root.nodes(name):
             if node != self._node and root.owner(name, node) == self._store:
                 highest = root.highest_seq(name, node)
@@ -252,16 +253,16 @@ class ReplaySegments:
         return first
 
     def since(self, stream: int, received: int) -> int:
-        """The lowest seq that was received at this time or later, or the one after the last."""
+        """The lowest seq that was received at this time or later, or the seq after the last."""
         root, database = self._open()
-        # The table first: a row that is deleted there meanwhile is in a segment.
+        # Search the table first: a row that is deleted there meanwhile is in a segment.
         found = committed_since(database.connection, stream, received)
         sealed = first_since(root, self._names[stream], self._node, received)
         return found if sealed is None else min(found, sealed)
 
 
 def _read(reader: SegmentReader, first: int) -> list[RecordedMessage]:
-    """Consecutive rows from `first`, or from the first one after it; a bounded number."""
+    """A bounded number of consecutive rows from `first`, or from the next existing row, on."""
     records: list[RecordedMessage] = []
     size = 0
     limit = FIRST_ROWS
@@ -279,7 +280,7 @@ def _read(reader: SegmentReader, first: int) -> list[RecordedMessage]:
 
 
 class RecordReader:
-    """Answers at once, or has a thread read the segments. For the loop's thread."""
+    """Answers at once, or lets a thread read the segments. For the loop's thread."""
 
     def __init__(self, database: Database, segments: ReplaySegments) -> None:
         """`database` is a read-only connection of the loop's thread."""
@@ -288,8 +289,8 @@ class RecordReader:
         self.chunks: list[RecordChunk] = []
         self._size = 0
         self._sought: OrderedDict[_Position, int] = OrderedDict()
-        # Requests to the thread (a chunk: False, a time: True) that are pending or wait for a
-        # retry.
+        # Requests to the thread (False: for a chunk, True: for a time) that are pending or wait for
+        # a retry.
         self._pending: set[tuple[bool, _Position]] = set()
         # By stream: consecutive failures, and when the next warning may be logged.
         self._failures: dict[int, int] = {}
@@ -307,9 +308,11 @@ class RecordReader:
         later: Callable[[float, Callable[[], None]], object],
         read: Callable[[int], None],
     ) -> None:
-        """`post` schedules a call in the loop's thread, from any; `later` after some seconds.
+        """Set the callbacks.
 
-        `read` is called there with a stream for which None was returned, to request it again.
+        `post` schedules a call in the loop's thread, from any thread; `later` schedules one after
+        some seconds. `read` is called in the loop's thread with a stream for which None was
+        returned, when the caller may request it again.
         """
         self._post = post
         self._later = later
@@ -322,7 +325,7 @@ class RecordReader:
             self._thread.join(END_SECONDS)
 
     def records(self, stream: int, first: int, limit: int) -> list[RecordedMessage] | None:
-        """See Store."""
+        """See `Store.records`."""
         chunk = self._find(stream, first)
         while chunk is not None:
             first = max(first, chunk.start)
@@ -334,7 +337,7 @@ class RecordReader:
         if not found:
             if first > last_committed(connection, stream):
                 return []
-            # It may have been committed between the two queries.
+            # The row may have been committed between the two queries.
             found = committed_records(connection, stream, first, limit)
         if not found:
             self._request((False, (stream, first)))
@@ -342,7 +345,7 @@ class RecordReader:
         return found
 
     def seek(self, stream: int, received: int) -> int | None:
-        """See Store."""
+        """See `Store.seek`."""
         found = self._sought.pop((stream, received), None)
         if found is None:
             self._request((True, (stream, received)))
@@ -351,7 +354,7 @@ class RecordReader:
     def _find(self, stream: int, seq: int) -> RecordChunk | None:
         for chunk in self.chunks:
             if chunk.has(stream, seq):
-                # The least recently used one is evicted first.
+                # Move it to the end: the least recently used chunk is evicted first.
                 self.chunks.remove(chunk)
                 self.chunks.append(chunk)
                 return chunk
@@ -367,7 +370,7 @@ class RecordReader:
         self._jobs.put(job)
 
     def _on_answer(self, job: tuple[bool, _Position], found: RecordChunk | int | Exception) -> None:
-        """The thread has an answer, or has failed."""
+        """Handle an answer or a failure of the thread."""
         stream = job[1][0]
         if isinstance(found, Exception):
             self._failed(job, found)
@@ -382,7 +385,7 @@ class RecordReader:
         self._notify_reader(job)
 
     def _notify_reader(self, job: tuple[bool, _Position]) -> None:
-        """The caller that got None may call again."""
+        """Notify the caller that got None that it may call again."""
         assert self._read is not None
         self._pending.discard(job)
         self._read(job[1][0])
@@ -390,7 +393,7 @@ class RecordReader:
     def _keep(self, chunk: RecordChunk) -> None:
         self.chunks.append(chunk)
         self._size += chunk.size
-        # The new one stays, however large: its reader waits for it.
+        # The new chunk stays, however large, because its reader waits for it.
         while len(self.chunks) > 1 and (
             self._size > CACHE_BYTES or len(self.chunks) > CACHE_CHUNKS
         ):
@@ -438,6 +441,6 @@ class RecordReader:
             else:
                 found = self._segments.read(stream, wanted)
         except Exception as problem:
-            # The edge of the thread: the loop logs the error and retries.
+            # Any error: the loop logs it and retries.
             found = problem
         self._post(lambda: self._on_answer(job, found))

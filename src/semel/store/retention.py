@@ -1,15 +1,15 @@
-"""Retention: delete whole segments, the oldest first, by age or by bytes. Off by default.
+"""Retention: deletes whole segments, the oldest first, by age or by bytes. Off by default.
 
-The age of a segment is that of its newest row, by the time it was received. The statistics in the
-footer have it, and unlike the file's modification time they survive merging, copying and
-restoring. Only the oldest segments are opened for that, with one small read each. Bytes are those
-of the segments that a reader reads; covered ones do not count, because compaction deletes them.
+The age of a segment is that of its newest row, by the time when it was received. This is in the
+statistics of the footer, which unlike the file's modification time survive merging, copying and
+restoring. Only the oldest segments are opened for it, with one small read each. Only the segments
+that a reader reads count for the limit in bytes; compaction deletes the covered ones.
 
-Retention deletes only what is sealed, never the newest segment, and nothing that a landing still
-needs (see landing_notes). Its time is not simply the wall clock (see retention_clock). Before
-anything is deleted, its last seq is recorded under the root (`_trimmed-<seq>.json`, see roots), so
-that row numbers continue even if no segment is left. A covered segment is deleted before those that
-cover it, so that a deleted row never reappears.
+Retention deletes only sealed rows, never the newest segment, and nothing that a landing still needs
+(see landing_notes). Its time is not simply the wall clock (see retention_clock). Before anything is
+deleted, the last seq to delete is recorded under the root (`_trimmed-<seq>.json`, see roots), so
+that seqs continue even if no segment is left. A covered segment is deleted before those that cover
+it, so that a deleted row never reappears.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,18 +25,18 @@ Times = Callable[[Segment], tuple[int, int]]
 
 @dataclass(frozen=True)
 class Retention:
-    """Limits of what a stream keeps; None: no limit."""
+    """The retention limits of a stream; None: no limit."""
 
     # Seconds.
     retain_for: float | None = None
-    # Bytes of segments per node. The newest segment is kept, however large or old it is.
+    # Bytes of segments per node. The newest segment is kept, however large or old.
     retain_bytes: int | None = None
 
 
 def last_expired_seq(
     segments: Sequence[Segment], retention: Retention, times: Times, *, now: float
 ) -> int:
-    """The last seq of the segments beyond the limits; 0: none. The newest is always kept."""
+    """The last seq of the segments that exceed the limits, without the newest one; 0: none."""
     kept = pick_segments(segments)
     size = sum(each.size for each in kept)
     through = 0
@@ -56,13 +56,13 @@ def last_expired_seq(
 def delete_through(
     root: Root, stream: str, node: str, segments: Sequence[Segment], through: int
 ) -> list[Segment]:
-    """Delete the segments up to seq `through`; returns the remaining ones.
+    """Delete the segments up to seq `through`. Returns the remaining ones.
 
-    Covered ones are deleted first, then the oldest: if this is interrupted, the rest is still a
-    record without gaps.
+    Covered segments are deleted first, then the others from the oldest on, so that after an
+    interruption the rest is still a record without gaps.
     """
     root.set_trimmed(stream, node, through)
-    # The reader's rule would reject a record with a gap, which can be trimmed up to the gap.
+    # Not by `pick`, which rejects a record with a gap: it can still be trimmed up to the gap.
     covered = {each.range for each, _ in covered_segments(segments)}
     expired = [each for each in segments if each.last <= through]
     # Of two covered segments, the one that covers the other has more rows.
@@ -82,8 +82,8 @@ def trim(
 ) -> int:
     """Delete the segments that end before a seq, or before a wall clock time in seconds.
 
-    Returns the last deleted seq, or 0. A segment with a row to keep is kept whole. The broker may
-    be running: readers ignore deleted segments that it merges meanwhile.
+    Returns the last deleted seq, or 0. A segment with any row to keep is kept as a whole. The
+    broker may be running: readers ignore deleted segments that it writes again by a merge.
     """
     if (before_seq is None) == (before_time is None):
         raise ValueError("trim needs either a seq or a time")

@@ -1,18 +1,18 @@
 """The clock of retention: the wall clock, as long as it is plausible.
 
 Ages are computed with the wall clock, and a clock that is ten years ahead would make all rows old
-at once. So the wall clock is compared with the time since boot, which nobody can set, and after a
-restart a jump of up to GAP is accepted as downtime of the sealer. A larger jump ahead is not
-counted: retention then uses the measured time, which is behind the wall clock, and reports that. It
-follows the wall clock again
+at once. So the wall clock is compared with the time since boot, which nobody can set. After a
+restart a jump of up to GAP is accepted as downtime of the sealer. A larger jump ahead is ignored:
+retention then uses the measured time, which is behind the wall clock, and reports that. It follows
+the wall clock again
 
-- when the clock is set back to where it should be, and
-- when as much time has been measured since the jump as any stream keeps its rows: by then all rows
+- when the clock is corrected, or
+- when the time measured since the jump is as long as any stream keeps its rows: by then all rows
   from before the jump are old, even if the clock was wrong.
 
 A clock that is behind makes rows look young, and deletes nothing. The state is saved once a minute
-in a file beside the database; without that file, the newest row of the record tells when the sealer
-last ran.
+in a file next to the database. Without this file, the newest row of the record shows when the
+sealer ran last.
 """
 
 import json
@@ -26,13 +26,13 @@ from semel.store.private_files import check_private, write_private
 from semel.store.schema import Unusable
 
 FILE_NAME: Final = "retention-clock.json"
-# Seconds that the wall clock may jump ahead, and that a sealer may have been stopped.
+# How many seconds the wall clock may jump ahead, and a sealer may have been stopped.
 TOLERANCE: Final = 600.0
 GAP: Final = 7 * 86_400.0
 
 
 def time_since_boot() -> float:
-    """Seconds since boot, including suspension where the system counts it."""
+    """Seconds since boot, including time in suspend, if the system supports that."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime(clock)
 
@@ -41,7 +41,7 @@ class RetentionClock:
     """The time for retention. Call `now` regularly."""
 
     def __init__(self, path: Path | None, *, longest: float) -> None:
-        """`path` is the state file; `longest` the longest time that a stream keeps its rows."""
+        """`path` is the state file; `longest` is the longest `retain_for` of all streams."""
         self._path = path
         self._longest = longest
         # At the last call: the wall clock, the time since boot, and the measured time.
@@ -54,11 +54,11 @@ class RetentionClock:
 
     @property
     def is_known(self) -> bool:
-        """Whether an earlier time is known."""
+        """Whether the state of an earlier run is known."""
         return self._wall is not None
 
     def now(self, wall: float, boot: float, *, newest: float | None = None) -> tuple[float, str]:
-        """The time for retention, and a notice if the state of the clock changed, else "".
+        """The time for retention, and a notice if the state of the clock has changed, else "".
 
         `newest` is when the newest row was received, for a start without a state file.
         """
@@ -75,7 +75,7 @@ class RetentionClock:
             is_jump = passed - (boot - self._boot) > TOLERANCE
             passed = boot - self._boot if is_jump else max(passed, 0.0)
         self._wall, self._boot = wall, boot
-        # Never ahead of the wall clock: one that is set back makes rows look young.
+        # Never ahead of the wall clock: if that was set back, rows should look younger, not older.
         self._measured = min(self._measured + passed, wall)
         notice = self._update_trust(wall, is_jump=is_jump)
         self._write()
@@ -127,14 +127,14 @@ class RetentionClock:
             return
         state = {"wall": self._wall, "measured": self._measured, "believed_at": self._trusted_at}
         temporary = self._path.with_name(f".{self._path.name}")
-        # If this fails, the next call writes it. A start without the file deletes less, not more.
+        # If this fails, the next call retries. A start without the file deletes less, not more.
         with suppress(OSError):
             write_private(temporary, json.dumps(state).encode() + b"\n")
             temporary.rename(self._path)
 
 
 def _time(value: Any) -> float | None:
-    """A time in seconds that a clock can show, or None."""
+    """A plausible time in seconds, or None."""
     return float(value) if type(value) in (int, float) and abs(value) < 1e12 else None
 
 

@@ -1,18 +1,18 @@
-"""Roots: where segments are stored, in a folder or an object store, behind one small class.
+"""Roots: where segments are stored, in a folder or an object store, behind one interface.
 
     <root>/<stream>/<node>/<first>-<last>.parquet    segments
                            _owner.json               the id of the store that owns this folder
                            _trimmed-<seq>.json       rows up to seq have been deleted
 
-A `Root` lists, writes, reads and deletes files by their path below it. A file appears whole or not
-at all. The meaning of the files is in the methods that all roots share. Readers ignore every name
-that is not a segment's; Spark and others skip names that begin with `_` or `.`.
+A `Root` lists, writes, reads and deletes files by their path below it. Files are written
+atomically. Methods that all roots share interpret the files. Our readers ignore every name that is
+not a segment's; Spark and others skip names that begin with `_` or `.`.
 
-`_trimmed-<seq>.json` is the reason why row numbers never restart: it is written before the rows up
-to seq are deleted, so that the highest seq is known even if no segment is left. The seq is in the
-name, so that one listing has it and two processes that trim at once cannot undo each other. From
-then on a segment that ends at or before that seq is ignored, whether or not its file still exists:
-all of them disappear at one moment, and one that a concurrent merge writes again stays deleted.
+Because of `_trimmed-<seq>.json` seqs never restart: it is written before the rows up to seq are
+deleted, so that the highest seq is known even if no segment is left. The seq is in the name, so
+that one listing returns it, and two processes that trim at once cannot undo each other. From then
+on a segment that ends at or before this seq is ignored, whether or not its file still exists: all
+of them disappear at the same moment, and one that a concurrent merge writes again stays deleted.
 """
 
 import errno
@@ -44,11 +44,11 @@ _MISSPELLED: Final = re.compile(
 )
 _MAY_HAVE_SECRET: Final = re.compile(r"[^./@:][^/@:]*:.*@", re.DOTALL)
 _HOST: Final = re.compile(r"[^:]*(:[0-9]{0,5})?", re.ASCII)
-# What may precede an @ unescaped, by RFC 3986, section 3.2.1.
+# The characters that may precede an @ unescaped (RFC 3986, section 3.2.1).
 _USER: Final = re.compile(r"([A-Za-z0-9._~!$&'()*+,;=:-]|%[0-9A-Fa-f]{2})*", re.ASCII)
 _BREAKS: Final = re.compile(r"[\t\r\n]")
 _OPTION: Final = re.compile(r"[a-z_]+", re.ASCII)
-# The schemes of object stores in pyarrow.fs, where a PUT creates a file whole or not at all.
+# The schemes of object stores in pyarrow.fs, on which a PUT creates a file atomically.
 OBJECT_STORES: Final = ("s3", "gs", "gcs", "abfs", "abfss")
 
 
@@ -92,12 +92,12 @@ class Segment:
         return self.last - self.first + 1
 
     def covers(self, other: "Segment") -> bool:
-        """Whether it holds all rows of another segment."""
+        """Whether this segment holds all rows of another one."""
         return self.range != other.range and self.first <= other.first and other.last <= self.last
 
 
 def check_folder_name(kind: str, name: str) -> None:
-    """Raise RootError if a stream or node of that name cannot have a folder."""
+    """Check that a stream or node of this name can have a folder. Raises RootError."""
     if not name or name.startswith((".", "_")) or any(sign in name for sign in "/\\\0"):
         raise RootError(
             f"{kind} {name!r} cannot name a folder: it must not be empty, begin with '.' or '_', "
@@ -106,9 +106,9 @@ def check_folder_name(kind: str, name: str) -> None:
 
 
 class Root(ABC):
-    """The files below one address, each of which appears whole or not at all."""
+    """The files below one address. Each is written atomically."""
 
-    # For messages: without secrets.
+    # The address for messages, without secrets.
     address: str
 
     def __init__(self, address: str) -> None:
@@ -122,12 +122,11 @@ class Root(ABC):
 
     @abstractmethod
     def write(self, path: str, fill: Callable[[Any], None], *, exclusive: bool = False) -> int:
-        """Write a file with the content that `fill` writes to its argument; returns its bytes.
+        """Write a file with the content that `fill` writes. Returns its size in bytes.
 
-        The argument is a seekable binary file that can also be read.
-
-        When this returns, the file is durable. If it raises, the path has its old content, none, or
-        the complete new content. With `exclusive`, raises FileExistsError if the path exists.
+        The argument of `fill` is a seekable binary file that can also be read. When this returns,
+        the file is durable. If it raises, the path has its old content, no file, or the complete
+        new content. With `exclusive`, raises FileExistsError if the path exists.
         """
 
     @abstractmethod
@@ -140,11 +139,11 @@ class Root(ABC):
 
     @abstractmethod
     def fsync(self, path: str) -> None:
-        """Make an existing file durable: its writer may have died before its own fsync."""
+        """Make an existing file durable, because its writer may have died before its own fsync."""
 
     @abstractmethod
     def delete_temporary(self, folder: str) -> None:
-        """Delete the files of unfinished writes. Only for the owner, while nothing is written."""
+        """Delete the files of unfinished writes. Only the owner may call it, while not writing."""
 
     # --- meaning of the files ---------------------------------------------------------------------
 
@@ -168,11 +167,11 @@ class Root(ABC):
         return _folders(self.entries(stream))
 
     def entries_by_node(self, stream: str) -> dict[str, list[RootEntry]]:
-        """The entries of each node's folder, with a single listing where the root supports it."""
+        """The entries of each node's folder, with a single listing if the root supports that."""
         return {node: self.entries(self.folder(stream, node)) for node in self.nodes(stream)}
 
     def segments(self, stream: str, node: str) -> list[Segment]:
-        """All segments that are not trimmed, covered ones included, sorted by range."""
+        """All segments that are not trimmed, including covered ones, sorted by range."""
         entries = self.entries(self.folder(stream, node))
         trimmed = trimmed_in(entries)
         return [each for each in segments_in(entries) if each.last > trimmed]
@@ -195,7 +194,7 @@ class Root(ABC):
         return trimmed_in(self.entries(self.folder(stream, node)))
 
     def set_trimmed(self, stream: str, node: str, through: int) -> None:
-        """Record that rows up to `through` are deleted. Call this before deleting them."""
+        """Record that rows up to `through` are deleted. Call it before deleting them."""
         before = self.entries(self.folder(stream, node))
         if through <= trimmed_in(before):
             return
@@ -210,7 +209,7 @@ class Root(ABC):
         return next(iter(self.owners(stream, node)), None)
 
     def owners(self, stream: str, node: str) -> list[str]:
-        """The owner, followed by the previous owners, whose row numbers it continues."""
+        """The owner, followed by the previous owners, whose seqs it continues."""
         path = self.file_path(stream, node, OWNER)
         try:
             with self.read(path) as file:
@@ -227,9 +226,9 @@ class Root(ABC):
     def claim(self, stream: str, node: str, store: str, *, adopt: bool = False) -> None:
         """Make a store the owner of the folder of (stream, node). Raises NotOwned.
 
-        With `adopt` the folder is taken over from another owner, or without a recorded one even if
-        it has segments. On an object store, of two that claim at the same moment the loser may
-        notice only when it claims again, because pyarrow has no conditional PUT.
+        With `adopt` the folder is taken over from another owner, or if it has segments but no
+        recorded owner. On an object store, if two stores claim a folder at the same moment, the
+        loser may notice it only when it claims again, because pyarrow has no conditional PUT.
         """
         path = self.file_path(stream, node, OWNER)
         before = self.owners(stream, node)
@@ -285,12 +284,12 @@ def _folders(entries: list[RootEntry]) -> list[str]:
 
 
 class LocalRoot(Root):
-    """A local folder. Needs no optional package."""
+    """A root in a local folder. Needs no optional package."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
         self._path = path.absolute()
-        # Folders that this object has synced, with all folders above them.
+        # Folders that this object has synced, together with all folders above them.
         self._synced_folders: set[Path] = set()
 
     def entries(self, folder: str) -> list[RootEntry]:
@@ -298,7 +297,7 @@ class LocalRoot(Root):
         try:
             with os.scandir(self._path / folder) as entries:
                 for entry in entries:
-                    # It was deleted meanwhile.
+                    # Skip a file that was deleted meanwhile.
                     with suppress(FileNotFoundError):
                         status = entry.stat()
                         found.append(
@@ -354,11 +353,11 @@ class LocalRoot(Root):
                 self.delete(f"{folder}/{entry.name}")
 
     def _make_folder(self, folder: Path) -> None:
-        """Make a folder and those above it, durably.
+        """Create a folder and its parents, durably.
 
-        Existing folders below the root are synced too, once, because their maker may have died
-        before its fsync. Folders above the root belong to the user, and are synced only if they
-        are made here.
+        Existing folders below the root are also synced, once, because the process that created
+        them may have died before its fsync. Folders above the root belong to the user, and are
+        synced only if they are created here.
         """
         if folder in self._synced_folders:
             return
@@ -374,7 +373,7 @@ class LocalRoot(Root):
 def _rename_exclusively(temporary: Path, target: Path) -> None:
     """Rename a file, or raise FileExistsError if the target exists."""
     try:
-        # Unlike a rename, a link does not replace an existing file.
+        # Unlike rename, link does not replace an existing file.
         os.link(temporary, target)
     except FileExistsError:
         raise
@@ -396,12 +395,12 @@ def _sync_folder(folder: Path) -> None:
 
 
 class ObjectRoot(Root):
-    """An object store, through pyarrow: a file appears with the PUT of its final name."""
+    """A root in an object store, through pyarrow. A PUT of its final name creates a file."""
 
     def __init__(
         self, filesystem: Any, path: str, address: str, *, bucket: str | None = None
     ) -> None:
-        """Takes a pyarrow.fs.FileSystem and a path in it; `bucket`, if given, must exist."""
+        """`filesystem` is a pyarrow.fs.FileSystem; `bucket`, if given, must exist."""
         super().__init__(address)
         self._bucket = bucket
         self._filesystem = filesystem
@@ -427,7 +426,7 @@ class ObjectRoot(Root):
     def entries_by_node(self, stream: str) -> dict[str, list[RootEntry]]:
         check_folder_name("stream", stream)
         above = self._full(stream)
-        # Recursive: a thousand files per request, however many nodes there are.
+        # Recursive, because one request lists a thousand files, however many nodes there are.
         selector = self._fs.FileSelector(above, allow_not_found=True, recursive=True)
         found: dict[str, list[RootEntry]] = {}
         for info in self._filesystem.get_file_info(selector):
@@ -449,7 +448,10 @@ class ObjectRoot(Root):
         return dict(sorted(found.items()))
 
     def _check_bucket(self) -> None:
-        """Raise OSError if the bucket does not exist: an empty listing would hide a typo."""
+        """Check that the bucket exists, because an empty listing would hide a typo.
+
+        Raises OSError.
+        """
         bucket = self._bucket
         if bucket is None:
             return
@@ -461,8 +463,8 @@ class ObjectRoot(Root):
         full = self._full(path)
         if exclusive and self._size(full) is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-        # Write a local file first: closing a pyarrow stream uploads what it has, even after an
-        # error. So the stream is opened when nothing but the network can fail.
+        # Write a local file first, because closing a pyarrow stream uploads what it has, even after
+        # an error. So the stream is opened when only the network can still fail.
         with tempfile.TemporaryFile() as spool:
             fill(spool)
             spool.flush()
@@ -486,7 +488,7 @@ class ObjectRoot(Root):
 
     def _put(self, full: str, data: Any) -> None:
         with self._filesystem.open_output_stream(full) as stream:
-            # One call, so that no error of ours can leave half a file.
+            # One call, so that an error in our code cannot leave half a file.
             stream.write(data)
 
     def _size(self, full: str) -> int | None:
@@ -536,18 +538,18 @@ _KEYS: Final = {
 
 
 def without_secrets(address: str) -> str:
-    """An address for messages: without user, password and options.
+    """An address for messages: without user, password and options. Never raises.
 
-    Of an invalid address it leaves out whatever may be part of a secret. Never raises.
+    From an invalid address it removes everything that may be part of a secret.
     """
     return _redact(address)[0]
 
 
 def _redact(address: str) -> tuple[str, str | None]:
-    """An address without secrets, and why the end of its secret is ambiguous, or None.
+    """An address without secrets, and why it is ambiguous or invalid, or None.
 
-    A secret is after a `:` and before an `@`. It may extend to the last @ before the options,
-    across a / that should be %2F. An @ without a : before it is part of a path and hides nothing.
+    A secret is between a `:` and an `@`. It may extend to the last @ before the options, across a /
+    that should be %2F. An @ without a : before it is part of a path and follows no secret.
     """
     match = _SCHEME.match(address)
     if match is None:
@@ -583,14 +585,14 @@ def _redact_path(path: str) -> tuple[str, str | None]:
 
 
 def check_path(path: str) -> None:
-    """Raise RootError, which shows no secret, for a path that may be a misspelled address."""
+    """Check that a path is not a misspelled address. Raises RootError, which shows no secret."""
     shown, problem = _redact_path(path)
     if problem is not None:
         raise RootError(f"{shown}: {problem}")
 
 
 def _split_options(address: str, scheme: re.Match[str]) -> tuple[str, str]:
-    """The rest of an address after its scheme: before and after the start of the options."""
+    """The location and the options of an address, which follow its scheme."""
     rest = _BREAKS.sub("", address[scheme.end() :])
     location, *options = re.split(r"[?#]", rest, maxsplit=1)
     return location, "".join(options)
@@ -603,14 +605,15 @@ def _has_colon(text: str) -> bool:
 def read_address(address: str) -> SplitResult:
     """The parts of an address with a scheme. Raises RootError, which shows no secret.
 
-    Refuses an address whose secret is ambiguous: half of it would be taken for the name of the
-    bucket, and appear in messages. Also refuses what pyarrow would ignore or crash on.
+    Refuses an address whose secret is ambiguous, because half of the secret would be used as the
+    name of the bucket, and appear in messages. Also refuses what pyarrow would ignore, or what
+    would crash it.
     """
     shown, problem = _redact(address)
     try:
         parts = urlsplit(address)
     except ValueError:
-        # Its text shows the invalid part, which may be secret.
+        # The message of the ValueError shows the invalid part, which may be secret.
         raise RootError(f"{shown}: {problem or _INVALID_CHARACTER}") from None
     scheme = parts.scheme.lower()
     if scheme not in OBJECT_STORES:
@@ -618,7 +621,7 @@ def read_address(address: str) -> SplitResult:
     if problem is not None:
         raise RootError(f"{shown}: {problem}")
     if _BREAKS.search(address):
-        # urlsplit drops it, pyarrow does not.
+        # urlsplit removes these characters, but pyarrow does not.
         raise RootError(f"{shown}: the address has a tab or a line break: remove it")
     user, _, host = parts.netloc.rpartition("@")
     if not _USER.fullmatch(user):
@@ -631,7 +634,7 @@ def read_address(address: str) -> SplitResult:
             "endpoint_override=host:port"
         )
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        # Part of a value after an unescaped & would be shown as the name of an option.
+        # The part of a value after an unescaped & would appear in messages as an option's name.
         if not _OPTION.fullmatch(name):
             raise RootError(
                 f"{shown}: write options as ?name=value&name=value, with lowercase names and & in "
@@ -648,8 +651,8 @@ def read_address(address: str) -> SplitResult:
 def open_root(address: str | Path) -> Root:
     """The root at an address: a folder, file://, or an object store (s3://, gs://, abfs://).
 
-    Raises RootError for an invalid address. A folder is not checked here, and an object store is
-    not contacted, except by pyarrow for what it needs to know (such as the region of a bucket).
+    Raises RootError for an invalid address. A folder is not checked here. An object store is not
+    contacted, unless pyarrow needs information from it, such as the region of a bucket.
     """
     if isinstance(address, Path) or not _SCHEME.match(address):
         if not str(address):
@@ -679,9 +682,9 @@ def open_root(address: str | Path) -> Root:
 
 
 def _redacted_reason(text: str, address: str, parts: SplitResult) -> str:
-    """A message of pyarrow in one line, or a generic one if it shows the address or its secret."""
+    """pyarrow's message in one line, or a generic one if it shows the address or its secret."""
     secret = parts.netloc.rpartition("@")[0].partition(":")[2]
-    # Secrets have at least eight characters; a shorter one may be part of many words.
+    # Secrets have at least eight characters; a shorter text may be part of many words.
     hidden = (address, *(each for each in (secret, unquote(secret)) if len(each) >= 8))
     if any(each in text for each in hidden):
         return (

@@ -1,8 +1,7 @@
-"""Whether one row of a store is valid by itself.
+"""Checks whether one row of a store is valid by itself.
 
-Messages, wills and subscriptions are built from the row by the constructors of `semel.mqtt`, which
-accept nothing that could not be sent. `fault_of` is the one decision, for check, repair and
-migration.
+Messages, wills and subscriptions are built from the row with the constructors of `semel.mqtt`,
+which accept only what could be sent. Check, repair and migration all use `fault_of`.
 """
 
 from typing import Final
@@ -46,12 +45,12 @@ _TYPES: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "BLOB": ((bytes,), "bytes"),
 }
 _LARGEST: Final = 2**63 - 1
-# How messages name these columns.
+# The names of these columns in messages.
 _LABELS: Final = {"session_id": "session", "stream_id": "stream"}
 
 
 class _Fault(Exception):
-    """What is wrong, in a few words."""
+    """A row is invalid. The text says why, in a few words."""
 
 
 def describe_key(table: str, row: Row) -> str:
@@ -64,7 +63,7 @@ def describe_key(table: str, row: Row) -> str:
 
 
 def fault_of(table: str, row: Row) -> str | None:
-    """What is wrong with a row by itself; None: nothing."""
+    """What is wrong with a row by itself, or None."""
     try:
         _check_types(table, row)
         content = content_of(table, row)
@@ -79,9 +78,9 @@ def fault_of(table: str, row: Row) -> str | None:
 
 
 def fault_of_delivery(row: Row, extra: Row | None, shared_payload: Value) -> str | None:
-    """What is wrong with a delivery, its extra columns and its shared payload taken together.
+    """What is wrong with a delivery, its extra columns and its shared payload together, or None.
 
-    For rows in which `fault_of` finds nothing.
+    `fault_of` must have found nothing wrong with each row.
     """
     try:
         _check_whole_delivery(
@@ -180,7 +179,7 @@ def _check_subscription(row: Row) -> None:
         raise _Fault(f"options is {options}")
     _check_range("identifier", identifier, 0, MAXIMUM_VARIABLE_BYTE_INTEGER)
     if cursor is not None:
-        # A subscription to a stream may begin at a time, which is a negative number.
+        # The cursor of a subscription to a stream may be a time, as a negative number.
         _check_range("cursor", cursor, -_LARGEST if topic_filter.startswith("$stream/") else 0)
 
 
@@ -195,7 +194,7 @@ def _check_delivery(row: Row) -> None:
     if not 1 <= flags & QOS_MASK <= 2:
         raise _Fault(f"flags is {flags}")
     if release_number:
-        # [4.3.3] after PUBREC only the identifier is left
+        # [4.3.3] after PUBREC only the identifier is kept
         if flags != RELEASED_FLAGS or not packet_id:
             raise _Fault("it is released, but it is not a QoS 2 message that was sent")
         if topic is not None or payload is not None:
@@ -264,7 +263,7 @@ def _check_retained(row: Row) -> None:
     position, topic, qos, _, properties, payload = row
     _check_range("position", position, 1)
     _check_range("qos", qos, 0, 2)
-    # [3.3.1.3] an empty payload deletes a retained message and is never one
+    # [3.3.1.3] an empty payload deletes a retained message, and is not retained itself
     if not payload:
         raise _Fault("payload is empty")
     _message(topic, payload, qos, _properties(properties))
@@ -295,7 +294,7 @@ def _check_record(row: Row) -> None:
 def _check_publish(
     flags: Value, packet_id: Value, version: Value, topic: Value, section: Value, payload: Value
 ) -> None:
-    """A message as it was received."""
+    """Check a message as it was received."""
     assert isinstance(topic, str)
     assert isinstance(payload, bytes)
     assert isinstance(flags, int)
@@ -311,7 +310,7 @@ def _check_publish(
         topic,
         payload,
         qos=qos,
-        # A will has no identifier, whatever its QoS, nor has a message that its server forgot.
+        # A will has no identifier, whatever its QoS, nor has a message that the server lost.
         packet_id=packet_id or (1 if qos else 0),
         retain=bool(flags & RETAIN),
         dup=bool(flags & DUP),
@@ -329,7 +328,7 @@ def _properties(value: Value) -> Properties:
     if value is None:
         return NO_PROPERTIES
     assert isinstance(value, bytes)
-    # A Topic Alias of an older semel is harmless: `properties_from` leaves it out.
+    # A Topic Alias from an older semel is harmless: `properties_from` removes it.
     properties = properties_as_stored(value)
     if encode_properties(properties) != value:
         raise _Fault("properties do not have the length that they state")

@@ -1,18 +1,18 @@
 """A checksum for each row of a store, over its key and its content.
 
-SQLite has no checksums of its own, so a bit that flips on the disk yields another payload, or
-another key, unnoticed. Each table has a column `checksum`, an integer of two parts:
+SQLite has no checksums of rows, so a bit that flips on the disk changes a payload or a key
+unnoticed. Each table has a column `checksum`, an integer of two parts:
 
-    low 32 bits     over what is written once: keys, texts, payloads. A CRC-32; in the tables with
-                    the most rows, a CRC-32 of the bytes with the numbers mixed in
-    high 30 bits    a sum over the columns that are updated one by one
+    low 32 bits     over the columns that are written once: keys, texts, payloads. A CRC-32; in the
+                    tables with the most rows, a CRC-32 of the bytes with the numbers mixed in
+    high 30 bits    a sum over the columns that are updated individually
 
-The low part is computed from values that the writer has, never from what the table contains. The
-high part is linear, so SQL can derive the new one from the old one without reading a payload, and a
-row that was damaged before stays damaged: an update does not repair it. Where a column is updated
-alone, the high part is a function of that column.
+The low part is computed from values that the writer has, never from the content of the table. The
+high part is linear, so that SQL can derive the new value from the old one without reading a
+payload, and an update does not hide earlier damage of the row. If only one column is updated, the
+high part is a function of that column.
 
-Every reader of a row compares the checksum; a row that differs is `Damaged` and is not used.
+Every reader of a row compares the checksum. A row with a wrong checksum is `Damaged` and not used.
 """
 
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ from mypy_extensions import i64
 
 from semel.store.row_flags import RELEASED_FLAGS
 
-# A prime, so that no flipped bit is a multiple of it. Below 2^30, so that a checksum has 62 bits:
-# compiled code keeps a longer number as an object.
+# A prime, so that a flipped bit always changes the sum. Below 2^30, so that a checksum has at most
+# 62 bits: compiled code stores a longer number as an object.
 MODULUS: Final = 1_073_741_789
 LOW: Final = 0xFFFF_FFFF
 
-# What to report about a row whose checksum does not match.
+# The message about a row whose checksum does not match.
 WRONG_CHECKSUM: Final = "it differs from what was written (wrong checksum)"
 
-# In SQL: a checksum with one part unchanged and the other one 0.
+# SQL: the checksum with one part unchanged and the other part 0.
 KEEP_HIGH: Final = "(checksum & -4294967296)"
 KEEP_LOW: Final = "(checksum & 4294967295)"
 
@@ -45,12 +45,12 @@ DELIVERY_HIGH: Final = (
     f"(session_id * {_SESSION} + number * {_NUMBER} + packet_id * {_PACKET_ID}"
     f" + release_number * {_RELEASED} + flags * {_FLAGS}) % {MODULUS}"
 )
-# In SQL: set packet_id to column1.
+# SQL: set packet_id to column1.
 ASSIGN: Final = (
     f"packet_id = column1, checksum = {KEEP_LOW} | ((((checksum >> 32)"
     f" + (column1 - packet_id) * {_PACKET_ID} % {MODULUS} + {MODULUS}) % {MODULUS}) << 32)"
 )
-# In SQL: set release_number to column1 and drop the message; column4 is the low part.
+# SQL: set release_number to column1 and drop the message; column4 is the low part.
 RELEASE: Final = (
     f"release_number = column1, flags = {RELEASED_FLAGS}, topic = NULL, payload = NULL,"
     f" checksum = column4 | ((((checksum >> 32) + ((column1 - release_number) * {_RELEASED}"
@@ -61,7 +61,7 @@ _STREAM: Final = {"last_seq": 1, "sealed_seq": 3, "sealing_seq": 7}
 
 
 def set_stream(column: str) -> str:
-    """In SQL: set a column of a stream to the first parameter of the statement."""
+    """SQL that sets a column of a stream to the first parameter of the statement."""
     weight = _STREAM[column]
     return (
         f"{column} = ?1, checksum = {KEEP_LOW} | ((((checksum >> 32) + (?1 % {MODULUS}"
@@ -73,7 +73,7 @@ def set_stream(column: str) -> str:
 
 
 def crc_of(table: str, values: Sequence[object]) -> int:
-    """The CRC-32 of some values of a row, each with its type and length."""
+    """The CRC-32 of values of a row, each with its type and length."""
     crc = crc32(table.encode())
     for value in values:
         if value is None:
@@ -92,12 +92,12 @@ def crc_of(table: str, values: Sequence[object]) -> int:
 
 
 def _real(value: object) -> object:
-    """The file stores 5 where the column has 5.0."""
+    """A number as a float, because SQLite stores 5.0 as 5 in the file."""
     return float(value) if isinstance(value, int) else value
 
 
 def time_high(time: object) -> int:
-    """The high part for a time that is updated alone; None: 0."""
+    """The high part for a time that is updated individually; 0 for None."""
     if time is None:
         return 0
     return 1 + crc_of("time", (_real(time),)) % (MODULUS - 1)
@@ -118,12 +118,12 @@ def stream_high(last_seq: int, sealed_seq: int, sealing_seq: int) -> int:
 
 
 def text_crc(text: str) -> int:
-    """The CRC-32 of a text, for the functions below. A writer of many rows caches it."""
+    """The CRC-32 of a text, for the functions below. A writer of many rows should cache it."""
     return crc32(text.encode("utf-8", "surrogateescape"))
 
 
 def delivery_low(session: int, number: int, topic: int, payload: bytes | None) -> int:
-    """The low part for a delivery; `topic` is the CRC-32 of its topic, 0: none."""
+    """The low part for a delivery; `topic` is the CRC-32 of its topic, 0 if it has none."""
     crc: i64 = topic
     size: i64 = -1
     if payload is not None:
@@ -163,9 +163,9 @@ def record_checksum(
     properties: bytes | None,
     payload: bytes,
 ) -> int:
-    """The checksum of a row of a stream. Texts are given as their CRC-32; no user name is -1."""
+    """The checksum of a row of a stream. Texts are given as their CRC-32, -1 for no user name."""
     place: i64 = seq
-    # A seq may be of any size: nothing must overflow, compiled or not.
+    # A seq may be any 64-bit number: the computation must not overflow.
     mixed: i64 = (place & LOW) * 8_191 + (place >> 32) * 131_071
     which: i64 = stream
     when: i64 = received_at
@@ -186,11 +186,11 @@ def record_checksum(
 
 
 def row_checksum(table: str, row: Sequence[object]) -> int:
-    """The checksum of a row of any table: its columns without the checksum, in their order."""
+    """The checksum of a row of any table, given all its columns without the checksum."""
     try:
         return _row_checksum(table, row)
     except (TypeError, AssertionError, ValueError, OverflowError):
-        # A value has the wrong type. No row that was written has this checksum.
+        # A value has the wrong type. A row that was written never has this checksum.
         return crc_of(table, row)
 
 
@@ -252,7 +252,7 @@ def _row_checksum(table: str, row: Sequence[object]) -> int:
         payload_id, use_count, payload = row
         low = crc_of(table, (payload_id, payload))
         assert isinstance(use_count, int)
-        # So the trigger can subtract one from both.
+        # The trigger subtracts one from both.
         high = use_count
     elif table == "retained":
         position, topic, qos, expires_at, properties, payload = row
@@ -274,5 +274,5 @@ def _row_checksum(table: str, row: Sequence[object]) -> int:
         low = crc_of(table, (client_id, user_name, _real(due_at), *rest))
     else:
         low = crc_of(table, row)
-    # A damaged number may be beyond all bounds.
+    # A damaged number may exceed the modulus.
     return low | (high % MODULUS) << 32

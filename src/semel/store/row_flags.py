@@ -1,10 +1,10 @@
-"""The flags of a stored message: the one encoding.
+"""The encoding of the flags of a stored message.
 
     record, inbox    qos | retain << 2 | dup << 3
     delivery         qos | retain << 2 | 8 if `delivery_extra` has a row for it
 
-After its PUBREC a delivery keeps nothing but its QoS (RELEASED_FLAGS). Segments decode whole
-columns with the same masks.
+After PUBREC a delivery keeps only its QoS (RELEASED_FLAGS). Segments decode whole columns with the
+same masks.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ QOS_MASK: Final = 3
 RETAIN: Final = 4
 DUP: Final = 8
 HAS_EXTRA: Final = 8
-# The flags of a delivery whose PUBREC has arrived.
+# The flags of a delivery after its PUBREC.
 RELEASED_FLAGS: Final = 2
 MAXIMUM_FLAGS: Final = 15
 

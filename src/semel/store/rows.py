@@ -1,7 +1,7 @@
-"""Between values and single rows of the tables, in both directions.
+"""Encodes values as single rows of the tables, and decodes them.
 
-Which columns a row has, and in which order, is read from `schema.TABLES`; how flags are encoded is
-in `row_flags`. Every function that reads compares the row's checksum and raises Damaged.
+`schema.TABLES` defines the columns of a row and their order, `row_flags` the encoding of flags.
+Every function that decodes a row compares its checksum and raises Damaged.
 """
 
 from typing import Any, Final
@@ -27,13 +27,13 @@ from semel.store.schema import CHECKSUM, TABLES, Damaged
 # Session id and number of a row.
 SessionKey = tuple[int, int]
 
-# How to read rows of streams: what `check_records` and `recorded_message` expect.
+# Selects rows of streams as `check_records` and `recorded_message` expect them.
 SELECT_RECORDS: Final = (
     f"SELECT {CHECKSUM}, {', '.join(TABLES['record'].content_names[1:])} FROM record"
 )
 
 _DELIVERY_COLUMNS: Final[int] = len(TABLES["delivery"].columns)
-# Without session_id and number, which `SELECT_DELIVERIES` names once.
+# Without session_id and number, which `SELECT_DELIVERIES` has only once.
 _EXTRA_COLUMNS: Final[int] = len(TABLES["delivery_extra"].columns) - 2
 
 
@@ -54,12 +54,12 @@ def _select_deliveries() -> str:
     )
 
 
-# A delivery, its extra columns, and its payload if that is shared: for `delivery_from`.
+# Selects deliveries with their extra columns and shared payloads, as `delivery_from` expects them.
 SELECT_DELIVERIES: Final = _select_deliveries()
 
 
 def checksum_error(table: str, key: str) -> str:
-    """What to report about a row whose checksum is wrong."""
+    """The message about a row whose checksum is wrong."""
     return f"{table}, {key}: {WRONG_CHECKSUM}"
 
 
@@ -67,14 +67,15 @@ def checksum_error(table: str, key: str) -> str:
 
 
 def properties_value(properties: Properties) -> bytes | None:
-    """Properties for a column."""
+    """Properties as the value of a column."""
     return encode_properties(properties) if properties.present else None
 
 
 def properties_from(value: bytes | None) -> Properties:
     """Properties from a column.
 
-    A store of an older semel may have rows with a Topic Alias, which is not part of a message.
+    A store of an older semel may have rows with a Topic Alias, which is removed, because it is not
+    part of a message.
     """
     if value is None:
         return NO_PROPERTIES
@@ -85,7 +86,7 @@ def properties_from(value: bytes | None) -> Properties:
 
 
 def properties_as_stored(value: bytes) -> Properties:
-    """Properties from a column, with everything that the column has."""
+    """Properties from a column, including a Topic Alias."""
     return Properties(read_properties(Reader(value, 0, len(value), MQTT5)))
 
 
@@ -117,7 +118,7 @@ def inbox_row(row_key: SessionKey, key: str, message: RecordedMessage) -> tuple[
 
 
 def inbox_message(content: tuple[object, ...]) -> tuple[int, str, RecordedMessage]:
-    """Number, key and message of a row of `inbox`, given without its checksum."""
+    """Number, key and message of a row of `inbox`, which is passed without its checksum."""
     _, number, key, flags, packet_id, version, topic, section, payload = content
     assert isinstance(number, int)
     assert isinstance(key, str)
@@ -127,7 +128,7 @@ def inbox_message(content: tuple[object, ...]) -> tuple[int, str, RecordedMessag
     assert isinstance(topic, str)
     assert isinstance(payload, bytes)
     properties = properties_from(section if isinstance(section, bytes) else None)
-    # Message raises if it could not be sent.
+    # The constructor raises Violation if the message could not be sent.
     message = Message(
         topic,
         payload,
@@ -200,9 +201,9 @@ def delivery_from(row: tuple[object, ...]) -> Delivery:
 
 
 def check_records(stream: int, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Rows of SELECT_RECORDS, all of one stream, without their checksums. Raises Damaged.
+    """Check rows of SELECT_RECORDS, all of one stream. Returns them without their checksums.
 
-    Texts may be str, or bytes in UTF-8.
+    Texts may be str, or bytes in UTF-8. Raises Damaged.
     """
     found: list[tuple[Any, ...]] = []
     for row in rows:

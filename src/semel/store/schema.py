@@ -1,11 +1,11 @@
-"""The tables of a store. Their definitions in SQL are the one description of every row.
+"""The tables of a store. Their definitions in SQL are the only description of the rows.
 
-Names, types and keys of columns are read from these definitions (`TABLES`), so nothing else has to
-repeat them. The columns of the key come first, then the row's checksum (see `row_checksums`), then
-small columns before large ones: a scan that needs only those does not read long payloads.
+Names, types and keys of columns are read from these definitions (`TABLES`), so that nothing else
+repeats them. The columns of the key come first, then the row's checksum (see `row_checksums`), then
+small columns before large ones, so that a scan of small columns does not read long payloads.
 
 Times are seconds of the wall clock, except `record.received_at`, which is in microseconds.
-`properties` holds a property section as MQTT 5.0 encodes it, Property Length included; NULL: none.
+`properties` is a property section as MQTT 5.0 encodes it, with its Property Length; NULL: none.
 """
 
 import sqlite3
@@ -17,11 +17,11 @@ from typing import Final
 
 from semel.store.row_checksums import row_checksum
 
-# In the header of the file, so that `file` and we can tell it from any other database: "seml".
+# "seml" in the header of the file distinguishes a store from other SQLite databases.
 APPLICATION_ID: Final = 0x73656D6C
 VERSION: Final = 2
 
-# Page size of the files that we create.
+# The page size of the files that we create.
 PAGE_BYTES: Final = 8_192
 
 Value = None | int | float | str | bytes
@@ -190,7 +190,7 @@ def create(connection: sqlite3.Connection) -> None:
     )
 
 
-# --- what the definitions say ---------------------------------------------------------------------
+# --- tables, as read from the definitions ---------------------------------------------------------
 
 
 CHECKSUM: Final = "checksum"
@@ -198,7 +198,7 @@ CHECKSUM: Final = "checksum"
 
 @dataclass(frozen=True)
 class StoreColumn:
-    """A column: `type` is INTEGER, REAL, TEXT or BLOB."""
+    """A column of a table; `type` is INTEGER, REAL, TEXT or BLOB."""
 
     name: str
     type: str
@@ -212,7 +212,7 @@ class StoreTable:
     name: str
     columns: tuple[StoreColumn, ...]
     key_size: int
-    # Whether SQLite keeps the only key column as its rowid.
+    # Whether the only key column is SQLite's rowid.
     has_rowid: bool
 
     @cached_property
@@ -222,7 +222,7 @@ class StoreTable:
 
     @cached_property
     def content_names(self) -> tuple[str, ...]:
-        """All columns but the checksum, in their order."""
+        """All columns except the checksum, in their order."""
         return tuple(name for name in self.column_names if name != CHECKSUM)
 
     @cached_property
@@ -232,7 +232,7 @@ class StoreTable:
 
 
 def _read_tables() -> dict[str, StoreTable]:
-    """The tables as SQLite understands their definitions, in the order of these."""
+    """The tables, as SQLite parses their definitions, in the order of the definitions."""
     found = {}
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         create(connection)
@@ -260,7 +260,7 @@ def content_of(table: str, row: Row) -> Row:
 
 
 def with_checksum(table: str, content: Row) -> Row:
-    """A row with exactly these columns, and its checksum."""
+    """A row with this content and its checksum."""
     key_size = TABLES[table].key_size
     return (*content[:key_size], row_checksum(table, content), *content[key_size:])
 
@@ -269,7 +269,7 @@ def with_checksum(table: str, content: Row) -> Row:
 
 
 class Unusable(Exception):
-    """A store that cannot be opened: the reason, and what to do about it, in one sentence."""
+    """A store cannot be used. The text says why, and what to do about it, in one sentence."""
 
 
 class StoreInUse(Unusable):
@@ -277,11 +277,11 @@ class StoreInUse(Unusable):
 
 
 class Damaged(Unusable):
-    """A store that differs from what was written: what is wrong with it."""
+    """A store differs from what was written. The text says what is wrong with it."""
 
 
 class UnknownFormat(Unusable):
-    """A database that is not a store, or has a format that we do not know: what it is."""
+    """A database is not a store, or its format is unknown. The text says what it is."""
 
 
 @cache
@@ -294,7 +294,7 @@ def objects() -> Mapping[str, str]:
 
 def objects_in(connection: sqlite3.Connection) -> Mapping[str, str]:
     """The tables, indexes and triggers of a database: names and definitions."""
-    # SQLite keeps tables of its own as well, for statistics.
+    # Without SQLite's own tables of statistics.
     rows = connection.execute(
         "SELECT name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite!_stat%' ESCAPE '!'"
     )
@@ -302,7 +302,7 @@ def objects_in(connection: sqlite3.Connection) -> Mapping[str, str]:
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-    """The format of a store. Raises UnknownFormat if it is not a store or is newer, and Damaged."""
+    """The format of a store. Raises UnknownFormat if it is not a store or newer, and Damaged."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if application != APPLICATION_ID:
         if objects_in(connection).keys() >= objects().keys():

@@ -1,4 +1,4 @@
-"""The sealer: a process that seals committed rows into segments. The broker starts it.
+"""The sealer: a process, started by the broker, that seals committed rows into segments.
 
 It opens the database read-only. Broker and sealer exchange JSON objects, one per line. The broker
 first sends the configuration, then the ranges to seal; the sealer answers with events:
@@ -11,15 +11,15 @@ first sends the configuration, then the ranges to seal; the sealer answers with 
                                     {"notice": {"why": "…"}}
                                     {"ended": {"why": "…"}}
 
-After `failed` the sealer retries by itself, with growing delays. The same range always gives the
-same file, which is read back and verified before `sealed` is sent. If a sealer or a broker died
-between two steps, the file may exist already: then it is verified and reported, not written again.
-Between requests the sealer merges segments and deletes those that are covered or expired; a large
-merge pauses when a request arrives.
+After `failed` the sealer retries, with increasing delays. The same range always gives the same
+file, which is read back and verified before `sealed` is sent. If a sealer or a broker died between
+two steps, the file may already exist: then it is verified and reported, not written again.
+Between requests the sealer merges segments, and deletes covered and expired ones; a large merge
+pauses when a request arrives.
 
-One sealer works for a store at a time: it holds a lock beside the database, and the next one waits
-for it. It ends when its input ends, on SIGTERM and SIGINT, and, where the system supports it, when
-its parent dies. It completes a segment that it is writing.
+A store has one sealer at a time: it holds a lock next to the database, for which the next sealer
+waits. It ends when its input ends, on SIGTERM and SIGINT, and, if the system supports it, when its
+parent dies. It completes a segment that it is writing.
 """
 
 import ctypes
@@ -54,7 +54,7 @@ LOCK_NAME: Final = "sealer.lock"
 # Seconds until a failed range is retried: the first delay, and the longest.
 FIRST_RETRY_DELAY: Final = 0.5
 LONGEST_RETRY_DELAY: Final = 30.0
-# Seconds for which the same notice about a stream is not repeated.
+# Seconds until the same notice about a stream may be repeated.
 NOTICE_INTERVAL: Final = 600.0
 # Seconds between two attempts to take the lock.
 LOCK_POLL: Final = 0.05
@@ -65,19 +65,19 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class SealerStopped(Exception):
-    """The sealer has to end: work in progress is abandoned."""
+    """The sealer must end, and abandons work in progress."""
 
 
 class StopFlag:
     """Set by a signal handler. It uses no lock, because a handler that waits for a lock of the
-    interrupted code waits forever."""
+    interrupted code would wait forever."""
 
     is_set = False
 
 
 @dataclass
 class _PendingRequest:
-    """A request that is not completed."""
+    """A request that is not complete."""
 
     request: SealRequest
     attempts: int = 0
@@ -86,7 +86,7 @@ class _PendingRequest:
 
 
 class SealerLoop:
-    """Takes requests from a queue, seals them, and maintains the folders in between.
+    """Takes requests from a queue, seals their rows, and maintains the folders in between.
 
     None in the queue ends the loop.
     """
@@ -106,7 +106,7 @@ class SealerLoop:
         self._requests = requests
         self._emit = emit
         self._housekeeping = housekeeping
-        # What a root, a database or a file may raise; anything else is a bug.
+        # Errors that a root, a database or a file may raise. Anything else is a bug.
         self._expected_errors: tuple[type[Exception], ...] = (
             OSError,
             sqlite3.Error,
@@ -121,7 +121,7 @@ class SealerLoop:
         self._clean_up_at: dict[str, float] = {}
         # By stream and sentence: until when the notice is not repeated.
         self._quiet_until: dict[tuple[str, str], float] = {}
-        # When to list the streams of the root; None: that is done.
+        # When to list the streams of the root; None: they have been listed.
         self._list_streams_at: float | None = 0.0
 
     def run(self) -> None:
@@ -135,7 +135,7 @@ class SealerLoop:
             return
 
     def _list_streams(self) -> None:
-        """Schedule maintenance of all existing folders, also of streams without new rows."""
+        """Schedule maintenance of all existing folders, including those without new rows."""
         try:
             streams = self._segments.streams()
         except self._expected_errors as problem:
@@ -147,7 +147,7 @@ class SealerLoop:
         self._clean_up_at.update(dict.fromkeys(streams, 0.0))
 
     def _idle_seconds(self) -> float | None:
-        """Seconds until something is due if no request arrives; None: nothing is."""
+        """Seconds until something is due if no request arrives; None: nothing is due."""
         if self._to_compact:
             return 0.0
         times = [each.due_at for each in self._pending.values()]
@@ -157,7 +157,7 @@ class SealerLoop:
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _take_requests(self, timeout: float | None) -> None:
-        """Take all requests from the queue, waiting for the first. Raises SealerStopped."""
+        """Take all requests from the queue, after waiting for the first. Raises SealerStopped."""
         try:
             request = self._requests.get(timeout != 0.0, timeout)
             while True:
@@ -171,12 +171,12 @@ class SealerLoop:
             return
 
     def _seal_due(self) -> bool:
-        """Seal what is due; whether anything was."""
+        """Seal the requests that are due. Returns whether there were any."""
         now = time.monotonic()
         due = [each for each in self._pending.values() if each.due_at <= now]
         for pending in due:
             self._attempt(pending)
-            # Check for the end after each one: it must not wait for several.
+            # After each segment, so that the end does not have to wait for several.
             self._take_requests(0.0)
         return bool(due)
 
@@ -230,14 +230,14 @@ class SealerLoop:
         self._segments.clean_up(stream, now=now, retention_now=retention_now, pause=self._pause)
 
     def _report_errors(self, stream: str, work: Callable[[], bool | None]) -> bool:
-        """Do the work and return its result; on an expected error, send a notice."""
+        """Do the work, and return its result. On an expected error, send a notice."""
         try:
             return bool(work())
         except self._expected_errors as problem:
             self._segments.forget(stream)
             why = error_sentence(problem)
             now = time.monotonic()
-            # Damage stays, and each new segment would report it again.
+            # Damage persists, and would be reported again with each new segment.
             self._quiet_until = {each: at for each, at in self._quiet_until.items() if at > now}
             if (stream, why) not in self._quiet_until:
                 self._quiet_until[stream, why] = now + NOTICE_INTERVAL
@@ -251,7 +251,7 @@ class SealerLoop:
 
 
 def error_sentence(problem: Exception) -> str:
-    """What went wrong, in one sentence."""
+    """The error in one sentence."""
     if isinstance(problem, OSError) and problem.strerror:
         where = f": {problem.filename}" if problem.filename else ""
         return f"{problem.strerror}{where}"
@@ -268,7 +268,7 @@ def parse_requests(lines: Iterator[bytes]) -> Iterator[SealRequest]:
 
 
 def read_lines(descriptor: int) -> Iterator[bytes]:
-    """Lines as they arrive. An incomplete last line is dropped: its writer died."""
+    """Lines as they arrive. An incomplete last line is dropped, because its writer died."""
     rest = b""
     while data := os.read(descriptor, 65_536):
         *lines, rest = (rest + data).split(b"\n")
@@ -276,17 +276,20 @@ def read_lines(descriptor: int) -> Iterator[bytes]:
 
 
 def end_with_parent(parent: int) -> None:
-    """Ask for SIGTERM when the parent dies, where supported. SealerStopped: it is dead already."""
+    """Request SIGTERM for when the parent dies, if the system supports that.
+
+    Raises SealerStopped if the parent is already dead.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    # It may have died before the call.
+    # The parent may have died before the call.
     if os.getppid() != parent:
         raise SealerStopped
 
 
 @contextmanager
 def sealer_lock(path: Path, stop: StopFlag) -> Iterator[None]:
-    """Hold the lock of the store's sealer, waiting for it. Raises SealerStopped on `stop`."""
+    """Wait for the lock of the store's sealer, and hold it. Raises SealerStopped on `stop`."""
     descriptor = open_private(path)
     try:
         while True:
@@ -310,7 +313,7 @@ def run_sealer(
 ) -> None:
     """Take the lock, open root and database, and work until the end."""
     parquet()
-    # One thread is enough: the broker needs the other core more.
+    # One thread is enough: the broker needs the other cores more.
     arrow().set_cpu_count(1)
     # Rows are hundreds of thousands of short-lived tuples without cycles: collect rarely.
     gc.freeze()
@@ -325,7 +328,7 @@ def run_sealer(
             timeout=BUSY_TIMEOUT,
         )
         try:
-            # Arrow takes text as UTF-8, which is how the database has it.
+            # As bytes, because Arrow accepts text as UTF-8, and the database stores UTF-8.
             connection.text_factory = bytes
             segments = NodeSegments(
                 connection,
@@ -351,7 +354,7 @@ def run_sealer(
 
 
 def main() -> int:
-    """Work for the broker at the other end of stdin and stdout; the exit code."""
+    """Run the sealer for the broker at the other end of stdin and stdout. Returns the exit code."""
     requests: queue.SimpleQueue[SealRequest | None] = queue.SimpleQueue()
     stop = StopFlag()
 
@@ -362,7 +365,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
 
-    # Only events may go to the broker: redirect what a library prints to standard error.
+    # Only events may go to the broker: redirect output of libraries to standard error.
     events = os.dup(1)
     os.dup2(2, 1)
 

@@ -1,17 +1,17 @@
 """The writer's side of sealing: which rows are due, and the process that seals them.
 
-`Planner` is informed of committed and sealed rows, and says which range of which stream is due by
-its rows, its bytes or its age. It depends on nothing but its arguments. One range per stream is in
-progress at a time, because a record has no gaps: the next one begins where it ends.
+`Planner` is informed of committed and sealed rows, and decides which range of which stream is due
+by its rows, its bytes or its age. It depends only on its arguments. One range per stream is in
+progress at a time, because a record has no gaps: the next range starts where it ends.
 
-`SealerProcess` runs the sealer. A thread of its own starts the process, writes to it, reads from
-it, and restarts it if it dies, repeating the requests that are not sealed. So callers never block,
-not even on a full pipe. A single thread has to do it all, because Linux sends the parent-death
-signal when the *thread* that started the process ends.
+`SealerProcess` runs the sealer. A separate thread starts the process, writes to it, reads from it,
+and restarts it if it dies, with the requests that are not sealed. So callers never block, not even
+on a full pipe. A single thread must do all this, because Linux sends the parent-death signal when
+the *thread* that started the process ends.
 
-Only `stop` ends that thread: without it no row would be sealed again, and nobody would notice. A
+Only `stop` ends that thread: without it no more rows would be sealed, and nobody would notice. A
 line that is not an event is skipped, and unsealed ranges are requested again, because an event may
-be lost in it. A bug in our own code is logged, and the sealer restarted.
+be lost in it. After an exception in our own code, it is logged and the sealer is restarted.
 """
 
 import json
@@ -47,7 +47,7 @@ REPEAT_DELAY: Final = 1.0
 INVALID_LINE_INTERVAL: Final = 60.0
 SHOWN_CHARACTERS: Final = 200
 LONGEST_LINE: Final = 64 * 1024
-# A range consists of about this many groups of commits.
+# A range consists of about this many parts.
 _PARTS: Final = 16
 
 
@@ -57,7 +57,7 @@ class _Part:
 
     rows: int
     size: int
-    # When the first of them was committed.
+    # When the first of these rows was committed.
     committed_at: float
 
 
@@ -70,7 +70,7 @@ class _Stream:
         # The range in progress; (0, 0): none.
         self.in_progress = (0, 0)
         self.in_progress_size = 0
-        # Whether `due` has returned that range.
+        # Whether `due` has returned the range in progress.
         self.is_requested = True
         self.parts: deque[_Part] = deque()
         self.rows = 0
@@ -102,10 +102,10 @@ class Planner:
     def restored(
         self, stream_id: int, *, sealed: int, sealing: int, last_seq: int, size: int, now: float
     ) -> None:
-        """Take over the state of a stream from the store, before any other call for it.
+        """Restore the state of a stream from the store, before any other call for it.
 
         The range up to `sealing`, if one was recorded, is due at once with the same bounds, and
-        then the rows after it. `size` is the bytes of all unsealed rows.
+        then the rows after it. `size` is the size of all unsealed rows in bytes.
         """
         stream = self._streams[stream_id] = _Stream(sealed)
         unsealed = last_seq - sealed
@@ -119,7 +119,7 @@ class Planner:
             size -= stream.in_progress_size
             unsealed -= rows
         if unsealed:
-            # They were committed before the start, so they are due.
+            # These rows were committed before the start, so they are due.
             stream.parts.append(_Part(unsealed, size, now - self._age))
             stream.rows = unsealed
             stream.size = size
@@ -151,7 +151,7 @@ class Planner:
         self.unsealed_bytes += size
 
     def due(self, now: float) -> list[tuple[int, int, int]]:
-        """Stream, first and last seq of each due range, which is in progress from now on."""
+        """Stream, first and last seq of each due range. These are in progress from now on."""
         found = []
         for stream_id, stream in self._streams.items():
             if not stream.is_requested:
@@ -164,7 +164,7 @@ class Planner:
         return found
 
     def next_due(self) -> float | None:
-        """When a range is due if nothing more is committed: -inf for now, None for never."""
+        """When a range is due if nothing more is committed; -inf: now; None: never."""
         times = []
         for stream in self._streams.values():
             if not stream.is_requested:
@@ -185,7 +185,7 @@ class Planner:
         )
 
     def _begin(self, stream: _Stream) -> None:
-        """Put the next range in progress, as large as the limits allow."""
+        """Start the next range, as large as the limits allow."""
         first = stream.through - stream.rows + 1
         rows = 0
         size = 0
@@ -212,7 +212,7 @@ class Planner:
         stream.in_progress_size = size
 
     def sealed(self, stream_id: int, last: int) -> bool:
-        """The range that ends with `last` is sealed. False: it was not in progress."""
+        """The range that ends with `last` is sealed. Returns False if it was not in progress."""
         stream = self._streams.get(stream_id)
         if stream is None or not last or stream.in_progress[1] != last:
             return False
@@ -294,7 +294,7 @@ class SealerProcess:
         self._thread.start()
 
     def seal(self, stream: str, stream_id: int, first: int, last: int) -> None:
-        """Request that these rows are sealed, one range per stream at a time. Returns at once.
+        """Request to seal these rows, one range per stream at a time. Returns at once.
 
         Raises ValueError if another range of the stream is not sealed yet.
         """
@@ -308,7 +308,7 @@ class SealerProcess:
         self._wake()
 
     def stop(self, timeout: float = 10.0) -> None:
-        """End the process. It may complete what it is writing, for `timeout` seconds at most."""
+        """End the process. It may take at most `timeout` seconds to complete what it is writing."""
         self._stop_timeout = timeout
         self._stopping.set()
         self._wake()
@@ -321,7 +321,7 @@ class SealerProcess:
                 self._is_closed = True
 
     def _wake(self) -> None:
-        # If the pipe is full, the thread will wake anyway. If it is closed, there is no thread.
+        # If the pipe is full, the thread wakes anyway. If it is closed, there is no thread.
         with self._lock, suppress(BlockingIOError):
             if not self._is_closed:
                 os.write(self._wake_write, b"\0")
@@ -334,7 +334,7 @@ class SealerProcess:
             try:
                 has_sealed = self._run_process()
             except Exception:
-                # The outermost frame of the thread: if it ended, nothing would be sealed again.
+                # If this thread ended, nothing more would be sealed.
                 LOG.exception("the supervisor of the sealer failed; it continues")
                 has_sealed = False
             if self._stopping.is_set():
@@ -343,7 +343,7 @@ class SealerProcess:
             self._sleep(delay)
 
     def _sleep(self, seconds: float) -> None:
-        """Wait, unless `stop` is called."""
+        """Sleep, or return early if `stop` is called."""
         until = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake_read, selectors.EVENT_READ)
@@ -357,7 +357,7 @@ class SealerProcess:
                 pass
 
     def _run_process(self) -> bool:
-        """Run one process from its start to its end; whether it sealed anything."""
+        """Run one process from its start to its end. Returns whether it has sealed anything."""
         try:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "semel.store.sealer", str(self._database)],
@@ -365,7 +365,7 @@ class SealerProcess:
                 stdout=subprocess.PIPE,
                 bufsize=0,
                 env=environment_for_python(os.environ),
-                # So that Ctrl-C reaches only the broker, which then ends the sealer.
+                # A separate group, so that Ctrl-C reaches only the broker, which ends the sealer.
                 process_group=0,
             )
         except OSError as problem:
@@ -412,9 +412,9 @@ class SealerProcess:
         with self._lock:
             line = self._requests.get(fields["id"])
         if line is None or json.loads(line)["seal"]["last"] != fields["last"]:
-            return  # Reported before.
+            return  # Already reported.
         self._on_event(kind, fields)
-        # Only now, so that the request is repeated if the callback fails.
+        # After the callback, so that the request is repeated if that fails.
         with self._lock:
             del self._requests[fields["id"]]
 
@@ -434,7 +434,7 @@ class SealerProcess:
 
 
 def parse_event(line: bytes) -> tuple[str, dict[str, Any]] | None:
-    """The kind of an event and its fields; None: the line is not an event."""
+    """The kind of an event and its fields, None if the line is not an event."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
@@ -470,7 +470,7 @@ class _SealerLink:
         self._repeat_at = float("inf")
 
     def run(self) -> None:
-        """Return when the process has closed its output, and has ended or been killed."""
+        """Run until the process has closed its output, and has ended or been killed."""
         owner = self._owner
         deadline = float("inf")
         with selectors.DefaultSelector() as selector:
@@ -495,14 +495,14 @@ class _SealerLink:
                 if owner._stopping.is_set() and not self._input.closed:
                     self._end_input(selector)
                     deadline = time.monotonic() + owner._stop_timeout
-        # A process that has closed its output is useless, if it has not ended anyway.
+        # A process that has closed its output is useless, even if it has not ended.
         try:
             self._process.wait(1.0)
         except subprocess.TimeoutExpired:
             self._process.kill()
 
     def _send(self, selector: selectors.BaseSelector) -> None:
-        """Write what fits into the pipe; if there is more, select on writability."""
+        """Write as much as fits into the pipe. If there is more, select on writability."""
         if self._input.closed:
             return
         try:
@@ -513,7 +513,7 @@ class _SealerLink:
                 selector.register(self._input, selectors.EVENT_WRITE)
             return
         except BrokenPipeError:
-            # The process is dying; the end of its output follows.
+            # The process is dying: its output ends soon.
             self._pending = b""
         if self._input in selector.get_map():
             selector.unregister(self._input)
@@ -524,7 +524,7 @@ class _SealerLink:
         self._input.close()
 
     def _receive(self) -> bool:
-        """Read and handle events; False: the output has ended."""
+        """Read and handle events. Returns False if the output has ended."""
         data = os.read(self._output.fileno(), 65_536)
         *lines, self._incomplete_line = (self._incomplete_line + data).split(b"\n")
         if len(self._incomplete_line) > LONGEST_LINE:
@@ -533,7 +533,7 @@ class _SealerLink:
         for line in lines:
             event = parse_event(line)
             if event is None:
-                # A valid event may be lost in it.
+                # A valid event may be lost in this line.
                 self._repeat_at = min(self._repeat_at, time.monotonic() + REPEAT_DELAY)
                 self._owner._report_invalid_line(line)
                 continue
@@ -545,7 +545,7 @@ class _SealerLink:
 
 
 def environment_for_python(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment, with PYTHONPATH extended if this semel is not installed in site-packages."""
+    """The environment, with PYTHONPATH extended if semel is not installed in site-packages."""
     environment = dict(environ)
     here = str(Path(__file__).resolve().parents[2])
     if here not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):

@@ -1,8 +1,8 @@
-"""Checksums of a segment: they cover every byte of the file, and no byte is used unverified.
+"""Checksums of a segment. They cover every byte of the file, and no byte is used unverified.
 
-Parquet has checksums of pages, but none of page headers and of the footer, where a flipped bit can
-turn good pages into other rows. So a segment has checksums of its own, between its data and its
-footer, in a part that Parquet readers skip:
+Parquet has checksums of pages, but not of page headers or the footer, where a flipped bit can turn
+intact pages into other rows. So a segment has its own checksums, between its data and its footer,
+in a part that Parquet readers skip:
 
     PAR1 | column chunk | column chunk | …    data, in ranges
     end and CRC-32 of each range              the checksums
@@ -10,8 +10,8 @@ footer, in a part that Parquet readers skip:
     CRC-32 of the checksums, MAGIC
     footer | its length | PAR1                what follows
 
-A range is a column chunk, which is the unit that Arrow reads. So data is verified at little cost,
-once, in the memory from which it is decoded, and a reader of few columns reads no more than without
+A range is a column chunk, which is the unit that Arrow reads. So data is verified cheaply: once, in
+the memory from which it is decoded, and a reader of few columns reads no more than it would without
 checksums. The footer is verified before it is parsed. It records that there are checksums (KEY), so
 that a file which has lost them is not mistaken for one of an earlier version, which wrote none.
 """
@@ -36,19 +36,19 @@ _RANGE: Final = struct.Struct("<QI")
 _END: Final = struct.Struct("<III8s")
 _OWN_BYTES: Final = 12
 _LENGTH: Final = struct.Struct("<I4s")
-# Bytes to read from the end: they hold the footer and checksums of most segments.
+# How many bytes to read from the end; they include footer and checksums of most segments.
 TAIL_BYTES: Final = 64 * 1024
 # Bytes to read at a time when verifying a whole file.
 _PIECE: Final = 4 * 1024 * 1024
-# Bytes to read at a time from a local file, few enough to be in the processor's cache when the
-# checksum is computed. From an object store, a range is read with one request.
+# Bytes to read at a time from a local file, few enough to be still in the processor's cache when
+# the checksum is computed. From an object store, a range is read with one request.
 _CACHED: Final = 256 * 1024
-# Arrow allocates buffers of at least this many bytes.
+# Arrow allocates buffers of at least this size.
 _LARGE: Final = 1024 * 1024
 
 
 def add_checksums(file: Any, starts: list[int]) -> None:
-    """Add checksums to a Parquet file that is open for reading and writing.
+    """Add checksums to a Parquet file, which must be open for reading and writing.
 
     `starts` are the offsets at which ranges begin, ascending.
     """
@@ -84,8 +84,8 @@ def _checksum(file: Any, size: int) -> int:
 class CheckedFile:
     """A segment, open for reading by Arrow: `read` returns only verified bytes.
 
-    `damaged` makes an exception from a sentence. A file without checksums is read as it is. Arrow
-    calls it from one thread at a time.
+    `damaged` creates an exception from a sentence. A file without checksums is read unverified.
+    Arrow calls it from one thread at a time.
     """
 
     def __init__(
@@ -93,12 +93,13 @@ class CheckedFile:
         source: Any,
         damaged: Callable[[str], Exception],
     ) -> None:
-        """Takes ownership of `source`, which can seek. Raises what `damaged` makes, and OSError."""
+        """Takes ownership of `source`, which must be seekable. Raises OSError and the exception
+        that `damaged` creates."""
         self._source = source
         self._is_file = isinstance(source, io.IOBase)
         self._arrow = need("pyarrow", extra="broker", by="the record of a stream")
         self._damaged = damaged
-        # The error of the last failed read. It is not damage: the next attempt may succeed.
+        # The error of the last failed read, which is not damage: the next attempt may succeed.
         self.failure: OSError | None = None
         self._at = 0
         self._size = source.seek(0, 2)
@@ -115,7 +116,7 @@ class CheckedFile:
     def _read_checksums(self) -> None:
         tail = self._last(min(self._size, TAIL_BYTES))
         if len(tail) < _LENGTH.size or not tail.endswith(_PARQUET):
-            return  # Arrow reports what is wrong.
+            return  # Arrow will report what is wrong.
         length, _ = _LENGTH.unpack(tail[-_LENGTH.size :])
         footer = length + _LENGTH.size
         if footer + _END.size > self._size:
@@ -155,8 +156,8 @@ class CheckedFile:
     def _allocate(self, size: int) -> memoryview:
         """Memory for this many bytes.
 
-        Arrow allocates it, because Arrow reuses what was freed: getting new memory from the system,
-        and having it zeroed, takes as long as filling it.
+        Arrow allocates large buffers, because it reuses freed memory: getting new, zeroed memory
+        from the system takes as long as filling it.
         """
         if size < _LARGE:
             return memoryview(bytearray(size))
@@ -176,7 +177,7 @@ class CheckedFile:
             raise
 
     def _ranges(self, first: int, last: int) -> memoryview:
-        """Adjacent ranges, read and verified."""
+        """Read and verify adjacent ranges."""
         low = self._ends[first - 1] if first else 0
         memory = self._allocate(self._ends[last] - low)
         if not self._is_file:
@@ -200,7 +201,7 @@ class CheckedFile:
         return bool(self._ends)
 
     def check_all(self, pause: Callable[[], None] = lambda: None) -> None:
-        """Verify the whole file, calling `pause` between reads. Raises what `damaged` makes."""
+        """Verify the whole file, calling `pause` between reads. Raises what `damaged` creates."""
         for index in range(len(self._ends)):
             begins = self._ends[index - 1] if index else 0
             found = 0
@@ -231,7 +232,7 @@ class CheckedFile:
             return self._exactly(begins, end - begins)
         if begins >= self._checked:
             return self._tail[begins - self._checked : end - self._checked]
-        # Whole ranges: Arrow reads one, or several adjacent ones.
+        # Verify whole ranges: Arrow reads one, or several adjacent ones.
         first = bisect_right(self._ends, begins)
         last = bisect_left(self._ends, min(end, self._checked))
         low = self._ends[first - 1] if first else 0

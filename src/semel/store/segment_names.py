@@ -1,9 +1,9 @@
-"""The name of a segment's file, which says the rows that the segment holds.
+"""The name of a segment's file, which states the rows that the segment holds.
 
     00000000000000000001-00000000000000000500.parquet
 
-Names sort in the order of their rows, and a listing of a folder tells all ranges without opening a
-file. Any other name is not a segment.
+Names sort in the order of their rows, and a listing of a folder returns all ranges without opening
+a file. A file with any other name is not a segment.
 """
 
 import re
@@ -17,7 +17,7 @@ _NAME: Final = re.compile(r"([0-9]{20})-([0-9]{20})\.parquet", re.ASCII)
 
 
 def segment_name(first: int, last: int) -> str:
-    """The file name of the segment with these rows. Raises ValueError for an impossible range."""
+    """The file name of the segment with these rows. Raises ValueError for an invalid range."""
     if not 1 <= first <= last <= MAXIMUM_SEQ:
         raise ValueError(f"rows {first} to {last} are not a valid range for a segment")
     return f"{first:020}-{last:020}.parquet"

@@ -1,4 +1,4 @@
-"""Sequential reading of the segments of one node, for replay."""
+"""Reads the segments of one node sequentially, for replay."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -21,10 +21,10 @@ from semel.store.segments import (
 
 
 class SegmentReader:
-    """Reads the segments of (stream, node) from any row on; continuing where it stopped is cheap.
+    """Reads the segments of (stream, node) from any row on. Continuing where it stopped is cheap.
 
-    `read` returns nothing at the end, and starts with the oldest row if the requested one has been
-    deleted.
+    `read` returns nothing at the end, and starts with the oldest existing row if the requested one
+    has been deleted.
     """
 
     def __init__(self, root: Root, stream: str, node: str, *, stream_id: int = 0) -> None:
@@ -32,9 +32,9 @@ class SegmentReader:
         self._stream = stream
         self._node = node
         self._stream_id = stream_id
-        # From the last listing. A segment that was deleted since then fails to open.
+        # The ranges of the last listing. Opening a segment that was deleted since then fails.
         self._ranges: list[Range] = []
-        # The open segment, and its rows from seq `_at` on.
+        # The open segment, its first and last seq, and its rows from seq `_at` on.
         self._at = 0
         self._first = 0
         self._last = 0
@@ -43,7 +43,7 @@ class SegmentReader:
         self._rest: Any = None
 
     def close(self) -> None:
-        """Close the open file; another `read` opens it again."""
+        """Close the open file. The next `read` opens it again."""
         if self._opened is not None:
             self._opened.close()
         self._opened = self._rest = None
@@ -61,7 +61,7 @@ class SegmentReader:
         return [] if table is None else records_of(table, self._stream_id)
 
     def read_table(self, first: int, limit: int) -> Any:
-        """The same as an Arrow table, or None."""
+        """The same as an Arrow table, None if there are no rows."""
         gathered: list[Any] = []
         at = first
         missing = limit
@@ -70,7 +70,7 @@ class SegmentReader:
             try:
                 piece = self._piece(at, missing)
             except FileNotFoundError:
-                # Deleted between listing and opening: list again.
+                # The segment was deleted between listing and opening: list again.
                 self.close()
                 self._ranges = []
                 attempts += 1
@@ -91,7 +91,7 @@ class SegmentReader:
         return arrow().concat_tables(gathered)
 
     def _piece(self, first: int, limit: int) -> Any:
-        """One table that begins with the lowest existing row from `first` on; None at the end."""
+        """A table that starts with the lowest existing row from `first` on; None at the end."""
         if self._opened is None or first != self._at:
             self.close()
             if not self._open(first):
@@ -100,7 +100,7 @@ class SegmentReader:
             batch = next(self._batches, None)
             if batch is None:
                 if self._at <= self._last:
-                    # Opening it again would not help.
+                    # The segment is damaged: opening it again would not help.
                     name = segment_name(self._first, self._last)
                     raise RecordError(
                         f"row {self._at} of stream {self._stream}, node {self._node}, is not in"
@@ -120,7 +120,7 @@ class SegmentReader:
         return piece
 
     def _open(self, first: int) -> bool:
-        """Open the segment with row `first`, or the oldest one after it; False: there is none."""
+        """Open the segment with row `first`, or the next one. Returns False if there is none."""
         if not self._ranges or self._ranges[-1][1] < first:
             self._ranges = list_ranges(self._root, self._stream, self._node)
         index = bisect_left(self._ranges, first, key=lambda each: each[1])

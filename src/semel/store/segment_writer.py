@@ -1,4 +1,4 @@
-"""Writing segments: rows of a store, or of other segments, to a file with checksums."""
+"""Writes rows of a store, or of other segments, to a segment with checksums."""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
@@ -23,8 +23,8 @@ from semel.store.segments import (
 
 _ROWS: Final = f"{SELECT_RECORDS} WHERE stream_id = ? AND seq BETWEEN ? AND ? ORDER BY seq LIMIT ?"
 
-# Rows to read from the database at a time, in one short transaction each, so that a checkpoint
-# never waits long. The number is adapted to the size of the previous rows.
+# How many rows to read from the database at a time, each in a short transaction, so that a
+# checkpoint never waits long. The number is adapted to the size of the previous rows.
 FIRST_CHUNK: Final = 64
 LARGEST_CHUNK: Final = 8_192
 
@@ -47,14 +47,14 @@ _DICTIONARIES: Final = (
     "user_properties.list.element.key",
     "user_properties.list.element.value",
 )
-# Numbers that grow in small steps.
+# Columns with numbers that grow in small steps.
 _DELTAS: Final = ("seq", "received")
 
 
 def read_rows(
     connection: sqlite3.Connection, stream_id: int, first: int, last: int
 ) -> Iterator[list[tuple[Any, ...]]]:
-    """The rows first to last of table `record`, in chunks, each read in its own transaction.
+    """Rows `first` to `last` of table `record` in chunks, each read in its own transaction.
 
     Raises RecordError if a row is missing or damaged.
     """
@@ -76,7 +76,7 @@ def read_rows(
             raise RecordError(f"{problem}, so it cannot be sealed") from None
         yield rows
         at += len(rows)
-        # Payload and properties.
+        # The average size of payload and properties.
         size = sum([len(row[-1]) + len(row[-2] or b"") for row in rows]) // len(rows)
         limit = min(LARGEST_CHUNK, max(1, CHUNK_BYTES // (size + 1)), limit * 8)
 
@@ -84,9 +84,9 @@ def read_rows(
 def write_tables(
     sink: Any, tables: Iterable[Any], *, metadata: dict[bytes, bytes] | None = None
 ) -> int:
-    """Write tables to one Parquet file, in large row groups; returns the number of rows.
+    """Write tables to one Parquet file, in large row groups. Returns the number of rows.
 
-    `metadata` is added to the footer, and so is the memory that each row group takes.
+    `metadata` is added to the footer, and so is the size of each row group in memory.
     """
     pa = arrow()
     gathered: list[Any] = []
@@ -125,7 +125,7 @@ def write_tables(
 
 
 def _bounded(tables: Iterable[Any]) -> Iterator[Any]:
-    """The same rows in tables of about GROUP_BYTES at the most."""
+    """The same rows in tables of at most about GROUP_BYTES."""
     for table in tables:
         rows = max(1, table.num_rows * GROUP_BYTES // max(GROUP_BYTES, table.nbytes))
         for begin in range(0, table.num_rows, rows):
@@ -141,7 +141,7 @@ def write_segment(
     first: int,
     last: int,
 ) -> int:
-    """Write the segment of rows first to last, which `tables` returns; returns its bytes."""
+    """Write the segment of rows `first` to `last`, which `tables` returns. Returns its size."""
 
     def fill(sink: Any) -> None:
         rows = write_tables(sink, tables(), metadata={KEY: VERSION})
@@ -157,7 +157,7 @@ def write_segment(
 def _chunk_starts(sink: Any) -> list[int]:
     """The offsets of the column chunks of a file, ascending."""
     sink.seek(0)
-    # Not closed, because that would close the file.
+    # The reader is not closed, because that would close the file.
     metadata = parquet().read_metadata(sink)
     starts = []
     for group in range(metadata.num_row_groups):
@@ -181,7 +181,7 @@ def seal_rows(
     first: int,
     last: int,
 ) -> int:
-    """Write the segment of rows first to last of table `record`; returns its bytes."""
+    """Write the segment of rows `first` to `last` of table `record`. Returns its size in bytes."""
 
     def tables() -> Iterator[Any]:
         for rows in read_rows(connection, stream_id, first, last):

@@ -1,27 +1,27 @@
-"""Segments: the record of a stream as Parquet files whose names say which rows they hold.
+"""Segments: the record of a stream as Parquet files whose names state which rows they hold.
 
     <root>/<stream>/<node>/00000000000000000001-00000000000000000500.parquet
 
 A segment holds every row from its first to its last seq, in order, and never changes. Two segments
-may hold the same rows: compaction merges several small ones into a large one, and the small ones
-stay for a grace time. So every reader selects files by `pick`, the reader's rule: it ignores a file
-whose range lies within the range of another. The remaining ranges follow each other without a gap.
-Files that are not named like a segment are ignored.
+may hold the same rows: compaction merges several small segments into a large one, and the small
+ones are kept for a grace time. So every reader selects files by `pick`, the reader's rule: it
+ignores a file whose range is within the range of another. The remaining ranges have no gaps. Files
+that are not named like a segment are ignored.
 
-The schema is chosen for Spark, which reads these files later. Numbers are int32 and int64, the
-integer types of Parquet, which every reader maps to INT and BIGINT (narrower ones would save
-nothing, because Parquet packs bits). All columns are nullable, as in a schema written as DDL, so
-that Arrow's schema equals Spark's. The child of a list is called `element`. Times are microseconds
-in UTC. The files do not carry Arrow's schema, so dictionary-encoded columns read back as plain
+The schema is chosen for Spark, which reads these files. Numbers are int32 and int64, the integer
+types of Parquet, which every reader maps to INT and BIGINT (narrower types would save nothing,
+because Parquet packs bits). All columns are nullable, as in a schema written as DDL, so that
+Arrow's schema equals Spark's. The child of a list is called `element`. Times are microseconds in
+UTC. The files do not contain Arrow's schema, so that dictionary-encoded columns are read as plain
 text.
 
-Columns are found by name. Columns that a later version has added are ignored; a nullable column
-that is missing reads as null.
+Columns are found by name. Columns that a later version has added are ignored; a missing optional
+column is read as null.
 
 Every byte is verified before it is used: see `segment_checksums`. Segments are opened only by
 `open_segment` and `open_checked`.
 
-pyarrow is an optional package and slow to import: it is loaded when a function first needs it.
+pyarrow is an optional package and slow to import, so it is loaded when a function first needs it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,7 +48,7 @@ from semel.store.segment_names import Range, segment_name
 
 # Bytes of rows to read from the database at a time.
 CHUNK_BYTES: Final = 8 * 1024 * 1024
-# In a footer: bytes of Arrow memory that the rows of each row group take.
+# Key in the footer: the size of each row group in Arrow memory, in bytes.
 GROUP_BYTES_KEY: Final = b"semel.group_bytes"
 # Rows to decode at a time.
 BATCH_ROWS: Final = 2_048
@@ -56,7 +56,7 @@ BATCH_ROWS: Final = 2_048
 LISTINGS: Final = 5
 
 WITH_STATISTICS: Final = ("seq", "received", "topic")
-# Columns that every segment must have; any other is null in a file that lacks it.
+# Columns that every segment must have; any other column is null in a file that lacks it.
 REQUIRED: Final = (
     "seq",
     "node",
@@ -70,7 +70,7 @@ REQUIRED: Final = (
     "protocol_version",
 )
 
-# In the order of their identifiers, which is the order of a decoded message's properties.
+# Sorted by identifier, which is the order of the properties of a decoded message.
 _PROPERTIES: Final = (
     ("payload_format", PAYLOAD_FORMAT_INDICATOR),
     ("message_expiry", MESSAGE_EXPIRY_INTERVAL),
@@ -92,14 +92,14 @@ class SegmentError(RecordError):
 
 
 def pick(ranges: Iterable[Range]) -> list[Range]:
-    """The reader's rule: the ranges to read, ascending and without a gap.
+    """The reader's rule: the ranges to read, ascending and without gaps.
 
-    Leaves out a range that lies within another. Raises RecordError, which names the two files, if
-    two overlap in any other way or if rows are missing between two.
+    Leaves out a range that is within another one. Raises RecordError, which names the two files, if
+    two ranges overlap in any other way, or if rows are missing between them.
     """
     chosen: list[Range] = []
-    # A longer range sorts before a shorter one with the same start: what covers a range precedes
-    # it.
+    # A longer range sorts before a shorter one with the same start, so that a covering range
+    # precedes the ones that it covers.
     for first, last in sorted(ranges, key=lambda each: (each[0], -each[1])):
         if chosen:
             before, through = chosen[-1]
@@ -119,12 +119,12 @@ def pick(ranges: Iterable[Range]) -> list[Range]:
 
 
 def arrow() -> Any:
-    """pyarrow, or MissingExtra."""
+    """pyarrow. Raises MissingExtra if it is not installed."""
     return need("pyarrow", extra="broker", by="the record of a stream")
 
 
 def parquet() -> Any:
-    """pyarrow.parquet, or MissingExtra."""
+    """pyarrow.parquet. Raises MissingExtra if it is not installed."""
     return need("pyarrow.parquet", extra="broker", by="the record of a stream")
 
 
@@ -160,8 +160,8 @@ def schema() -> Any:
 def table_of(rows: Sequence[tuple[Any, ...]], node: str) -> Any:
     """An Arrow table of rows of table `record`, as `check_records` returns them.
 
-    Text may be str, or bytes in UTF-8. All columns are converted as a whole, without a loop over
-    rows; properties are decoded once per distinct value.
+    Text may be str, or bytes in UTF-8. Columns are converted as a whole, without a loop over rows;
+    properties are decoded once per distinct value.
     """
     pa = arrow()
     pc = need("pyarrow.compute", extra="broker", by="the record of a stream")
@@ -203,13 +203,13 @@ def _property_columns(values: Sequence[bytes | None]) -> dict[str, Any]:
     names = [*(name for name, _ in _PROPERTIES), "user_properties"]
     if values.count(None) == len(values):
         return {name: pa.nulls(len(values), schema().field(name).type) for name in names}
-    # Messages of one source mostly carry the same properties: decode each distinct value once,
-    # and let each row refer to it by its dictionary index.
+    # Messages of one source usually have the same properties: decode each distinct value once, and
+    # let each row refer to it by its dictionary index.
     encoded = pa.array(values, pa.binary()).dictionary_encode()
     different: list[list[Any]] = [[] for _ in _PROPERTIES]
     keys: list[str] = []
     texts: list[str] = []
-    # The index of each value's first pair; null: it has no user properties.
+    # The index of each value's first pair; None: it has no user properties.
     starts: list[int | None] = []
     for value in encoded.dictionary.to_pylist():
         items = properties_from(value).items
@@ -241,8 +241,8 @@ def _property_columns(values: Sequence[bytes | None]) -> dict[str, Any]:
 def records_of(table: Any, stream_id: int = 0) -> list[RecordedMessage]:
     """The rows of a table as records.
 
-    Properties are sorted by identifier, because their order has no meaning in MQTT. User
-    properties keep their order.
+    Properties are sorted by identifier, which MQTT permits, because their order has no meaning.
+    User properties keep their order.
     """
     columns = [
         table.column(name).to_pylist()
@@ -325,10 +325,10 @@ def group_range(metadata: Any, group: int) -> Range:
 
 
 def group_bytes(metadata: Any) -> list[int]:
-    """What the rows of each row group take in memory, in bytes of Arrow.
+    """The size of each row group in Arrow memory, in bytes.
 
-    Files of earlier versions and of other programs say only what they take as they are encoded,
-    which is less where values repeat.
+    For files of earlier versions and of other programs it is the encoded size, which is less if
+    values repeat.
     """
     groups = range(metadata.num_row_groups)
     noted = ((metadata.metadata or {}).get(GROUP_BYTES_KEY) or b"").split(b",")
@@ -343,9 +343,9 @@ def encode_group_bytes(sizes: Sequence[int]) -> dict[bytes, bytes]:
 
 
 def chunk_of(row_group: Any, name: str) -> Any:
-    """The metadata of a column of a row group; None: it has no such column."""
+    """The metadata of a column of a row group, None if it has no such column."""
     index = schema().names.index(name)
-    # Its usual index, unless the file has other columns than this version writes.
+    # The usual index, unless the file has other columns than this version writes.
     if index < row_group.num_columns and row_group.column(index).path_in_schema == name:
         return row_group.column(index)
     for index in range(row_group.num_columns):
@@ -366,7 +366,7 @@ def _group_limits(metadata: Any, group: int, name: str) -> tuple[Any, Any]:
 def damaged_segment(
     root: Root, stream: str, node: str, *, first: int, last: int, what: str
 ) -> SegmentError:
-    """The error for a segment whose bytes are not those that were written."""
+    """The error for a segment whose bytes differ from those that were written."""
     path = root.file_path(stream, node, segment_name(first, last))
     return SegmentError(
         f"{root.address}/{path} of stream {stream}, node {node}, is damaged: {what}. Restore this "
@@ -393,7 +393,7 @@ def open_checked(root: Root, stream: str, node: str, *, first: int, last: int) -
 
 
 class SegmentFile:
-    """An open segment, with the few methods of a ParquetFile that are needed here.
+    """An open segment, with the methods of a ParquetFile that are needed here.
 
     Tables have all columns of the schema, or the requested ones; a column that the file lacks is
     null.
@@ -405,7 +405,7 @@ class SegmentFile:
         self._damaged = damaged
         pa, pq = arrow(), parquet()
         try:
-            # Passed in, because Arrow would read a large part of the data along with the footer.
+            # Pass the footer, because Arrow would read much of the data together with it.
             footer = pq.read_metadata(pa.BufferReader(file.footer)) if file.footer else None
             self._parquet = pq.ParquetFile(
                 pa.PythonFile(file, mode="r"),
@@ -437,7 +437,7 @@ class SegmentFile:
         self.unknown_columns = [name for name in found.names if name not in schema().names]
 
     def _segment_error(self, problem: Exception) -> Exception:
-        """A damage error for what Arrow cannot decode; a failing disk is passed on as it is."""
+        """The error for damage that Arrow cannot decode; an error of the disk unchanged."""
         if self.file.failure is not None:
             return problem
         return self._damaged(" ".join(str(problem).split()))
@@ -543,7 +543,7 @@ def _check_rows(metadata: Any, first: int, last: int) -> None:
 
 
 def check_segment(root: Root, stream: str, node: str, *, first: int, last: int) -> None:
-    """Check by its footer that the segment exists and holds rows `first` to `last`.
+    """Check by its footer that a segment exists and holds rows `first` to `last`.
 
     Raises FileNotFoundError or SegmentError.
     """
@@ -561,8 +561,8 @@ def verify_segment(
 ) -> bool:
     """Verify every byte of a segment. Raises FileNotFoundError or SegmentError.
 
-    Returns False if an earlier version wrote it, without checksums: then all rows can be decoded,
-    but not verified. `pause` is called between reads.
+    Returns False if it was written by an earlier version, without checksums: then all rows can be
+    decoded, but not verified. `pause` is called between reads.
     """
     opened = open_segment(root, stream, node, first=first, last=last)
     try:
@@ -599,7 +599,7 @@ def list_ranges(root: Root, stream: str, node: str) -> list[Range]:
     """The ranges of the segments to read, by the reader's rule. Raises RecordError.
 
     Lists again if there is a gap, because a listing is not atomic: while the oldest segments are
-    being deleted, it may have one of them and lack the next.
+    being deleted, it may include one of them and lack the next.
     """
     for _ in range(LISTINGS - 1):
         try:
@@ -610,7 +610,7 @@ def list_ranges(root: Root, stream: str, node: str) -> list[Range]:
 
 
 def first_since(root: Root, stream: str, node: str, received: int) -> int | None:
-    """The lowest seq in segments that was received at that time (microseconds) or later."""
+    """The lowest seq in segments that was received at this time (microseconds) or later."""
     for _ in range(LISTINGS - 1):
         try:
             return first_among(root, stream, node, list_ranges(root, stream, node), received)

@@ -1,6 +1,6 @@
-"""The [store] section: what is durable, where, and how much may wait; [[stream]]: what is recorded.
+"""The [store] section: durability, location and bounds. [[stream]]: which messages are recorded.
 
-Everything that waits is bounded. Each help text says what happens at its bound.
+Everything that waits is bounded. Each help text says what happens at the bound.
 """
 
 import re
@@ -16,7 +16,7 @@ from semel.settings import BYTES, SECONDS, SettingsError, check, read_one, requi
 MIB: Final = 1024 * 1024
 GIB: Final = 1024 * MIB
 
-# What an acknowledgement promises; see `StoreSettings.durability`.
+# The meaning of an acknowledgement; see `StoreSettings.durability`.
 DISK: Final = "disk"
 OS: Final = "os"
 MEMORY: Final = "memory"
@@ -27,21 +27,21 @@ STREAM_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
 def _node_problem(name: str) -> str | None:
-    """What is wrong with the name of a node; None: nothing."""
+    """What is wrong with the name of a node, or None."""
     if NODE_NAME.fullmatch(name):
         return None
     return "must be 1 to 64 letters, digits, -, _ and ., and begin with a letter or digit"
 
 
 def stream_name_problem(name: str) -> str | None:
-    """What is wrong with the name of a stream; None: nothing."""
+    """What is wrong with the name of a stream, or None."""
     if STREAM_NAME.fullmatch(name):
         return None
     return "must be 1 to 64 lowercase letters, digits, - and _, and begin with a letter or digit"
 
 
 def _filter_problem(topic_filter: str) -> str | None:
-    """What is wrong with the filter of a stream; None: nothing."""
+    """What is wrong with the filter of a stream, or None."""
     if is_shared(topic_filter):
         return "a stream records every message: give the filter without $share and its group"
     if topic_filter.startswith("$"):
@@ -86,13 +86,13 @@ class StoreSettings:
     )
     seal_rows: int = setting(
         500_000,
-        "Rows of a stream that make a segment: with this many it is sealed at once.",
+        "A segment is sealed as soon as a stream has this many unsealed rows.",
         minimum=1,
     )
     seal_bytes: int = setting(
         64 * MIB,
-        "Uncompressed bytes of a stream's rows that make a segment: with this many it is sealed at "
-        "once.",
+        "A segment is sealed as soon as the unsealed rows of a stream have this many bytes, "
+        "uncompressed.",
         unit=BYTES,
         minimum=1,
     )
@@ -106,20 +106,20 @@ class StoreSettings:
     maximum_unsealed_rows: int = setting(
         20_000_000,
         "Unsealed rows of all streams together, at most. At the limit, publishers whose messages "
-        "are recorded are not read from until there are fewer.",
+        "are recorded are paused until there are fewer.",
         minimum=1,
     )
     maximum_unsealed_bytes: int = setting(
         8 * GIB,
-        "Bytes of all unsealed rows, at most. At the limit, publishers whose messages are recorded "
-        "are not read from until there are fewer.",
+        "Bytes of all unsealed rows, at most. At the limit, publishers whose messages are "
+        "recorded are paused until there are fewer.",
         unit=BYTES,
         minimum=1,
     )
     maximum_unwritten_bytes: int = setting(
         64 * MIB,
-        "Bytes in memory that wait to be written to the disk, at most. At the limit, publishers of "
-        "durable messages are not read from until there are fewer.",
+        "Bytes in memory that wait to be written to the disk, at most. At the limit, publishers "
+        "of durable messages are paused until there are fewer.",
         unit=BYTES,
         minimum=1,
     )
@@ -130,7 +130,7 @@ class StoreSettings:
     )
     compact_to: int = setting(
         256 * MIB,
-        "The size of a merged segment from which on nothing is added to it.",
+        "The size at which a merged segment is complete, so that nothing more is added to it.",
         unit=BYTES,
         minimum=1,
     )
@@ -164,23 +164,23 @@ class StreamSettings:
     )
     filter: str = required(
         "#",
-        "Messages to topics that match this topic filter are recorded. It is not shared and does "
-        "not begin with $. A message that matches two streams is recorded in each.",
+        "Messages of topics that match this topic filter are recorded. It must not be shared or "
+        "begin with $. A message that matches two streams is recorded in each.",
         rule=_filter_problem,
     )
     retain_for: float | None = setting(
         None,
         "How long messages are kept after they were received. A segment whose newest message is "
-        "older is deleted, but never the newest segment, nor one that has not landed. Without it, "
-        "nothing is deleted because of its age.",
+        "older is deleted, except the newest segment and segments that have not landed. Without "
+        "it, nothing is deleted because of its age.",
         unit=SECONDS,
         minimum=1,
     )
     retain_bytes: int | None = setting(
         None,
-        "Bytes of this node's segments, at most. Above it the oldest segments are deleted, but "
-        "never the newest one, nor one that has not landed. Without it, nothing is deleted because "
-        "of its size.",
+        "Bytes of this node's segments, at most. Above this limit the oldest segments are "
+        "deleted, except the newest segment and segments that have not landed. Without it, "
+        "nothing is deleted because of its size.",
         unit=BYTES,
         minimum=1,
     )

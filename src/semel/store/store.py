@@ -1,4 +1,4 @@
-"""The interface between a loop and its store. The `Store` here keeps everything in memory only."""
+"""The interface between an event loop and its store. `Store` itself stores nothing."""
 
 from typing import Final, final
 
@@ -12,30 +12,30 @@ from semel.store.commit import Commit, RecordedMessage
 
 # The condition of a store.
 OPEN: Final = 0
-# Too much waits to be written or sealed: publishers are not read from.
+# Too much waits to be written or sealed: publishers are paused.
 BEHIND: Final = 1
-# The disk is full: new messages are refused, or not read.
+# The disk is full: new messages are refused, or their publishers paused.
 FULL: Final = 2
 
-# More bytes than anybody writes.
+# No limit: more bytes than can ever be written.
 BOUNDLESS: Final = 1 << 60
 
 
 @final
 @mypyc_attr(acyclic=True)
 class RestoredSession:
-    """A session as a store has it; its exchanges are read when its client connects."""
+    """A session from the store. Its exchanges are read when its client connects."""
 
     store_id: Final[int]
     client_id: Final[str]
     expiry_interval: Final[int]
-    # When it ends; None: its connection was open, or it never ends.
+    # When it ends; None: its client was connected, or it never ends.
     ends_at: Final[float | None]
-    # The backlog: how many deliveries, their size, and the number of the first.
+    # The backlog: the number of deliveries, their total size, and the number of the first.
     waiting: Final[int]
     waiting_bytes: Final[int]
     first_waiting: Final[int]
-    # No later than the first expiry among them; None: none of them expires.
+    # A lower bound of the earliest expiry in the backlog; None: nothing in it expires.
     next_expiry: Final[float | None]
     # The highest number of a delivery, sent or not.
     last_delivery: Final[int]
@@ -67,12 +67,12 @@ class RestoredSession:
 @final
 @mypyc_attr(acyclic=True)
 class RestoredWill:
-    """The will of a client that was connected, or a will that is delayed."""
+    """The will of a client that was connected, or a delayed will."""
 
     client_id: Final[str]
     user_name: Final[str | None]
     will: Final[Will]
-    # None: its connection was open.
+    # None: the client was connected.
     due_at: Final[float | None]
 
     def __init__(
@@ -86,12 +86,12 @@ class RestoredWill:
 
 @final
 class RestoredState:
-    """What a store has when its owner starts."""
+    """The content of a store when its owner starts."""
 
     sessions: Final[list[RestoredSession]]
     # session, subscription, its identifier (0: none)
     subscriptions: Final[list[tuple[int, Subscription, int]]]
-    # In the order in which their topics got their first message.
+    # Ordered by the first message of their topic.
     retained: Final[list[Message]]
     wills: Final[list[RestoredWill]]
     # session, filter of its subscription to a stream, and its cursor, as in a Commit
@@ -110,7 +110,7 @@ class RestoredState:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Store:
-    """Keeps nothing: every commit counts as safe at once."""
+    """The interface of a store, and a store that keeps nothing: every commit is done at once."""
 
     # Whether anything outlives the process. If not, changes need not be listed.
     is_durable: bool
@@ -125,32 +125,32 @@ class Store:
         self.room = BOUNDLESS
 
     def write(self, commit: Commit) -> bool:
-        """Accept a commit. True: it is safe now. False: the owner is notified when it is.
+        """Accept a commit. Returns True if it is durable now; otherwise the owner will be notified.
 
-        Commits become safe in the order in which they were written.
+        Commits become durable in the order in which they were written.
         """
         return True
 
     def restore(self) -> RestoredState:
-        """What the owner needs at its start."""
+        """The state that the owner needs at its start."""
         return RestoredState()
 
     def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:
-        """Deliveries in flight, by their numbers, and inbound identifiers of a restored session.
+        """The deliveries in flight, ordered by number, and inbound identifiers of a session.
 
-        For a session that has not changed since the start, except that messages were queued.
+        Call it only for a restored session that has not changed, except that messages were queued.
         """
         return [], []
 
     def inbox(self, session: int) -> list[tuple[int, str, RecordedMessage]]:
         """Messages that a client's program has not acknowledged, in order.
 
-        Each with its number in the store and the key that identifies it to the program.
+        Each has its number in the store and the key that identifies it to the program.
         """
         return []
 
     def queue(self, session: int, first: int, limit: int) -> list[Delivery]:
-        """The backlog of a session from number `first` on, as far as it is committed."""
+        """At most `limit` committed deliveries of a session's backlog, from number `first` on."""
         return []
 
     def expired(self, session: int, first: int, now: float) -> list[tuple[int, int]]:
@@ -158,15 +158,15 @@ class Store:
         return []
 
     def next_expiry(self, session: int, first: int, now: float) -> float | None:
-        """When the first of the others expires."""
+        """When the next delivery of this backlog expires after `now`; None: none does."""
         return None
 
     def records(self, stream: int, first: int, limit: int) -> list[RecordedMessage] | None:
-        """Committed records of a stream from seq `first` on, without a gap between them.
+        """At most `limit` consecutive committed records of a stream, from seq `first` on.
 
-        They begin later if `first` is no longer kept; an empty list: there is no such record yet.
-        There may be fewer than `limit`, but at least one if there are any. None: they are being
-        read, and the owner is notified when to call again.
+        They start later if `first` is no longer kept. Returns at least one if there are any, and an
+        empty list if there is no such record yet. Returns None while they are being read: the owner
+        will be notified when to call again.
         """
         return []
 

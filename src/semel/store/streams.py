@@ -1,14 +1,14 @@
 """Streams: named topic filters whose messages are kept as an ordered record.
 
-Seqs are assigned here when a message is accepted, without gaps and in the order of commits. After a
-crash before a commit the same seqs are assigned again, and nobody has seen them.
+Seqs are assigned here when a message is accepted, without gaps and in the order of commits. If a
+crash loses a commit, its seqs are assigned again, which is safe because nobody has seen them.
 """
 
 from typing import Final, final
 
 from semel.mqtt.topics import topic_matches
 
-# Topics whose streams are cached; then the cache is cleared.
+# For how many topics the streams are cached, before the cache is cleared.
 _MAXIMUM_CACHED: Final = 10_000
 
 
@@ -43,7 +43,7 @@ class Streams:
         self._by_topic = {}
 
     def of(self, topic_name: str) -> list[Stream]:
-        """The streams that record messages to this topic: none if it begins with $."""
+        """The streams that record messages of this topic; none if it begins with $."""
         if not self.all or topic_name.startswith("$"):
             return _NO_STREAMS
         found = self._by_topic.get(topic_name)
@@ -55,7 +55,7 @@ class Streams:
         return found
 
     def named(self, name: str) -> Stream | None:
-        """The stream of that name, if there is one."""
+        """The stream with this name, or None."""
         for each in self.all:
             if each.name == name:
                 return each

@@ -1,4 +1,4 @@
-"""Verification of a record: read every segment of a node, covered ones included."""
+"""Verifies a record: reads every segment of a node, including covered ones."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from semel.store.roots import Root, Segment
 from semel.store.segments import RecordError, list_ranges, verify_segment
 
 OK: Final = "ok"
-# Written by an earlier version: it can be decoded, but not verified.
+# Written by an earlier version: the rows can be decoded, but not verified.
 UNCHECKED: Final = "without checksums"
 DAMAGED: Final = "damaged"
 
@@ -32,7 +32,7 @@ class SegmentFinding:
 def verify_segments(
     root: Root, stream: str, node: str, segments: Iterable[Segment]
 ) -> Iterator[SegmentFinding]:
-    """The state of each segment. Segments that are deleted meanwhile are left out."""
+    """Verify each segment. Segments that are deleted meanwhile are left out."""
     for each in segments:
         path = f"{root.address}/{root.file_path(stream, node, each.name)}"
         state, problem = OK, None
@@ -50,7 +50,7 @@ def verify_segments(
 
 
 def missing_rows(root: Root, stream: str, node: str) -> list[str]:
-    """The first gap or overlap between segments as a sentence, if there is one."""
+    """The first gap or overlap between segments, as a list of at most one sentence."""
     try:
         list_ranges(root, stream, node)
     except RecordError as problem:

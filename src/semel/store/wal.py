@@ -1,18 +1,18 @@
-"""The file of SQLite's write-ahead log: its frames, and where its commits end.
+"""Reads the file of SQLite's write-ahead log: its frames, and where its commits end.
 
     header   magic, format, page size, checkpoint, salt 1, salt 2, checksum 1, checksum 2
     frame    page, pages after the commit (0: not the end of a commit), salts, checksums; the page
     frame    …
 
-SQLite reads the log up to the first frame with a wrong checksum and silently ignores the rest.
-After a loss of power that is right: an incomplete commit was never synced, and so never
-acknowledged. But a bit that flipped on the disk looks the same, and costs every commit after it.
-Since each commit is synced before the next one begins, a frame that follows a commit proves that
-this commit was complete once: if SQLite does not use it, the log is damaged. Opening a store
-therefore compares the commits in the file with those that SQLite uses. Which frames are damaged is
-found by `forensics.log_frames`.
+SQLite reads the log up to the first frame with a wrong checksum, and silently ignores the rest.
+After a loss of power this is right: an incomplete commit was never synced, and so never
+acknowledged. But a bit that flipped on the disk looks the same, and loses every commit after it.
+Each commit is synced before the next one begins, so that a frame after a commit proves that the
+commit was once complete: if SQLite does not use it, the log is damaged. Therefore opening a store
+compares the commits in the file with those that SQLite uses. `forensics.log_frames` finds which
+frames are damaged.
 
-The file of the log may be opened at any time: unlike the two others, SQLite does not lock it.
+The file of the log may be opened at any time: unlike the two other files, SQLite does not lock it.
 """
 
 import struct
@@ -30,26 +30,26 @@ _MASK: Final = 0xFFFF_FFFF
 _SMALLEST_PAGE: Final = 512
 _LARGEST_PAGE: Final = 65_536
 
-# Where the index of the log, the file -shm, has the number of valid frames.
+# The position of the number of valid frames in the index of the log, the -shm file.
 _INDEX: Final = struct.Struct("=16xI")
 
 
 def log_path(database: Path) -> Path:
-    """The file of the log of a database."""
+    """The path of the log of a database."""
     return database.with_name(f"{database.name}-wal")
 
 
 def index_path(database: Path) -> Path:
-    """The file of the index of the log."""
+    """The path of the index of the log of a database."""
     return database.with_name(f"{database.name}-shm")
 
 
 class WriteAheadLog:
-    """A log as its headers describe it: `frames` are those that belong to it, in order.
+    """A log, as its headers describe it; `frames` are the frames that belong to it, in order.
 
-    SQLite ignores a log with a broken header. With `page_size` we read it, with the salts of its
-    first frame: that frame belongs to the last round of the log, or to the round before it, and
-    then the database has all of its pages as they are here.
+    SQLite ignores a log with a broken header. With `page_size` it is read nevertheless, with the
+    salts of its first frame. That frame belongs to the last round of the log, or to the round
+    before it, in which case the database already has the same pages.
     """
 
     def __init__(self, path: Path, page_size: int = 0) -> None:
@@ -60,7 +60,7 @@ class WriteAheadLog:
         # page, pages of the database if this frame ends a transaction, else 0
         self.frames: list[tuple[int, int]] = []
         self.salts = (0, 0)
-        # What the first frame's checksum continues from.
+        # The checksum of the header, from which the checksum of the first frame continues.
         self.header_checksum = (0, 0)
         self.is_big_endian = sys.byteorder == "big"
         with path.open("rb", buffering=0) as file:
@@ -88,8 +88,8 @@ class WriteAheadLog:
                 self._read_headers(file)
 
     def _read_headers(self, file: FileIO) -> None:
-        """Read up to the last frame with our salts. What follows is of an earlier round of the log;
-        a frame before it with other salts is damaged."""
+        """Read up to the last frame with the salts of the log. Later frames are from an earlier
+        round of the log; earlier frames with other salts are damaged."""
         others: list[tuple[int, int]] = []
         while True:
             data = read_at(file, self.offset(len(self.frames) + len(others)), FRAME_BYTES)
@@ -102,12 +102,12 @@ class WriteAheadLog:
                 others = []
 
     def offset(self, frame: int) -> int:
-        """Where a frame, counted from 0, begins in the file; its page is FRAME_BYTES later."""
+        """The offset of a frame, counted from 0, in the file; its page is FRAME_BYTES later."""
         return _HEADER.size + frame * (FRAME_BYTES + self.page_size)
 
     @property
     def committed(self) -> int:
-        """Number of frames up to the last commit."""
+        """The number of frames up to the last commit."""
         for at in range(len(self.frames), 0, -1):
             if self.frames[at - 1][1]:
                 return at
@@ -115,25 +115,25 @@ class WriteAheadLog:
 
     @property
     def synced(self) -> int:
-        """Number of frames up to the last commit that is followed by another frame."""
+        """The number of frames up to the last commit that is followed by another frame."""
         for at in range(len(self.frames) - 1, 0, -1):
             if self.frames[at - 1][1]:
                 return at
         return 0
 
     def commits(self, first: int) -> int:
-        """Number of commits from this frame on."""
+        """The number of commits from this frame on."""
         return sum(commit > 0 for _, commit in self.frames[first:])
 
 
 def read_at(file: FileIO, at: int, size: int) -> bytes:
-    """Bytes of a file from this offset on; fewer at its end."""
+    """At most `size` bytes of a file from this offset on."""
     file.seek(at)
     return file.read(size)
 
 
 def log_checksum(data: bytes, before: tuple[int, int], *, big_endian: bool) -> tuple[int, int]:
-    """The two sums over `data`, continuing from those before."""
+    """The two checksums over `data`, continuing from `before`."""
     words = array("I", data)
     if big_endian == (sys.byteorder == "little"):
         words.byteswap()
@@ -146,10 +146,10 @@ def log_checksum(data: bytes, before: tuple[int, int], *, big_endian: bool) -> t
 
 
 def frames_in_use(index: Path) -> int:
-    """Number of frames that SQLite uses, as it noted when it opened the log; 0 if it has not.
+    """The number of frames that SQLite uses, as recorded in the index; 0 if it is not recorded.
 
-    Only for a process without another connection: closing the file of the index releases every
-    lock that this process has on it.
+    Only for a process without another connection, because closing the index releases every lock
+    that this process has on it.
     """
     with index.open("rb") as file:
         data = file.read(_INDEX.size)

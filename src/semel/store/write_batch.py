@@ -1,9 +1,9 @@
-"""From commits to the rows of one transaction.
+"""Merges commits into the rows of one transaction.
 
-A `WriteBatch` merges commits, in their order, into the rows to write: a delivery that is queued and
-assigned in one batch is one row, finished deliveries are ranges, and of a value that changes
-several times only the last is written. So one transaction takes few statements, however many ticks
-it has.
+A `WriteBatch` merges commits, in order, into the rows to write: a delivery that is queued and
+assigned in one batch is one row, finished deliveries become ranges, and of a value that changes
+several times only the last is written. So one transaction needs few statements, however many ticks
+it contains.
 """
 
 from typing import Final, final
@@ -37,11 +37,11 @@ from semel.store.row_flags import delivery_flags, received_flags
 from semel.store.rows import SessionKey, inbox_row, properties_value, retained_row, will_row
 from semel.store.schema import CHECKSUM, TABLES
 
-# Deliveries, extras and records are flat lists: this many values for each row.
+# The number of values per row in the flat lists of deliveries, extras and records.
 DELIVERY_COLUMNS: Final[int] = len(TABLES["delivery"].columns)
 EXTRA_COLUMNS: Final[int] = len(TABLES["delivery_extra"].columns)
 RECORD_COLUMNS: Final[int] = len(TABLES["record"].columns)
-# Where a delivery has the columns that a later change of the batch sets, and those after them.
+# The positions of columns in a row of a delivery.
 _CHECKSUM: Final[int] = TABLES["delivery"].column_names.index(CHECKSUM)
 _PACKET_ID: Final[int] = TABLES["delivery"].column_names.index("packet_id")
 _FLAGS: Final[int] = TABLES["delivery"].column_names.index("flags")
@@ -51,16 +51,16 @@ _PAYLOAD: Final[int] = TABLES["delivery"].column_names.index("payload")
 
 @final
 class WriteBatch:
-    """The rows of one transaction. `add` commits in their order, then `close`."""
+    """The rows of one transaction. Call `add` for each commit in order, then `close`."""
 
-    # The highest numbers in use; new ones follow them.
+    # The highest numbers in use; new ones follow.
     last_shared_payload: int
     last_release: int
     last_position: int
     # The lowest id that no session of these commits has.
     next_session: int
     commits: Final[list[Commit]]
-    # The values of all rows in one flat list, as a statement with many rows takes them.
+    # The values of all rows in one flat list, as a statement with many rows expects them.
     deliveries: list[object]
     extras: list[object]
     records: Final[list[object]]
@@ -182,7 +182,7 @@ class WriteBatch:
         for session, topic_filter, subscription, identifier in commit.subscriptions:
             key = (session, topic_filter)
             if subscription is None:
-                # A later subscription to this filter begins without a cursor.
+                # A later subscription to this filter starts without a cursor.
                 self._unsubscribed.add(key)
                 self._subscriptions.pop(key, None)
                 self._cursors.pop(key, None)
@@ -209,7 +209,7 @@ class WriteBatch:
         self.ended.extend(commit.ended)
 
     def close(self) -> None:
-        """All commits are added: compute the rows."""
+        """Compute the rows, after all commits were added."""
         ended = set(self.ended)
         if self._skipped or ended:
             self._drop_rows(ended)
@@ -222,7 +222,7 @@ class WriteBatch:
             else:
                 self.wills.append(will_row(client_id, kept_will[0], kept_will[1], kept_will[2]))
         for topic_name, message in self._retained.items():
-            # The new position counts only for a topic that has no message: see Database.
+            # The new position is used only if the topic has no message yet: see Database.
             self.last_position += 1
             self.retained.append(retained_row(self.last_position, topic_name, message))
         for row_key, kept_message in self._inbox.items():
@@ -246,7 +246,7 @@ class WriteBatch:
                 _ranges(session, numbers, self.finished)
         for session, (client_id, expiry_interval) in self._sessions.items():
             if session not in ended:
-                # `ends_at` is set by a statement of its own, into the high part.
+                # A separate statement sets `ends_at`, and with it the high part.
                 checksum = row_checksum("session", (session, client_id, expiry_interval, None))
                 self.sessions.append((session, checksum, client_id, expiry_interval))
         for session, at in self._ends.items():
@@ -295,7 +295,7 @@ class WriteBatch:
             self.released.append((self.last_release, session, change.number, low))
         elif kind == FINISHED:
             if (session, change.number) in self._rows:
-                # It was never on disk.
+                # The delivery was queued in this batch, and is not on disk.
                 self._skipped.add((session, change.number))
             else:
                 numbers = self._finished.get(session)
@@ -343,7 +343,7 @@ class WriteBatch:
         self.deliveries.extend(row)
 
     def _write_checksums(self) -> None:
-        """Set the checksums of the deliveries, whose columns do not change any more."""
+        """Set the checksums of the deliveries, whose other columns are final now."""
         flat = self.deliveries
         for at in range(0, len(flat), DELIVERY_COLUMNS):
             session, number, packet_id = flat[at], flat[at + 1], flat[at + _PACKET_ID]
@@ -359,15 +359,15 @@ class WriteBatch:
             flat[at + _CHECKSUM] = low | high << 32
 
     def _cached_crc(self, text: str) -> int:
-        """The CRC-32 of a text: topics and client identifiers repeat."""
+        """The CRC-32 of a text, cached because topics and client identifiers repeat."""
         crc = self._text_crcs.get(text, -1)
         if crc < 0:
             crc = self._text_crcs[text] = text_crc(text)
         return crc
 
     def _share(self, payload: bytes) -> int:
-        """The id of a shared payload that has one more use."""
-        # The commits keep the payloads alive, so no two of them have the same identity.
+        """Count one more use of a shared payload. Returns its id."""
+        # The commits keep the payloads alive, so that id() is unique among them.
         payload_id = self._payload_ids.get(id(payload), 0)
         if not payload_id:
             self.last_shared_payload += 1
@@ -437,7 +437,7 @@ class WriteBatch:
 
 
 def _ranges(session: int, numbers: list[int], found: list[tuple[int, int, int]]) -> None:
-    """Append the numbers as ranges: acknowledgements mostly come in the order of the messages."""
+    """Append the numbers as ranges, which are few, because acknowledgements are mostly in order."""
     numbers.sort()
     first = last = numbers[0]
     for number in numbers:

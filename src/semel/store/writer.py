@@ -1,16 +1,16 @@
-"""The thread that writes: all waiting commits become one transaction.
+"""The writer's thread: writes all waiting commits as one transaction.
 
 While one transaction is written and synced, the next commits accumulate and become the next one:
 the slower the disk, the larger the groups. Nothing else writes to the database or checkpoints its
 log.
 
     put(commit) … ─▶ one transaction ─▶ safe([commit, …])
-                     disk full: the same transaction is retried once a second; `full` meanwhile
-                     any other error: failed(why), and nothing is written any more
+                     disk full: full(True), and the same transaction is retried once a second
+                     any other error: failed(why), and nothing more is written
 
-The sealing of streams is notified of commits in their order. If it raises, the rows stay in the
-store and the notification is retried, so that a temporary error there costs no message. A
-persistent one stops the writer.
+The sealing of streams is notified of commits in order. If that raises, the rows stay in the store
+and the notification is retried, so that a temporary error loses no messages. A persistent error
+stops the writer.
 """
 
 import logging
@@ -29,9 +29,9 @@ from semel.store.database import Database, as_sentence, is_disk_full
 LOG: Final = logging.getLogger("semel.store")
 
 RETRY_SECONDS: Final = 1.0
-# Consecutive failures of the sealing after which the writer stops.
+# After how many consecutive failures of the sealing the writer stops.
 MAXIMUM_SEALING_FAILURES: Final = 5
-# Commits per transaction, at most: acknowledgements should not wait for an endless one.
+# Commits per transaction, at most, because acknowledgements wait for the whole transaction.
 MAXIMUM_GROUP: Final = 1_000
 
 
@@ -39,23 +39,23 @@ class Sealing(Protocol):
     """Turns rows of streams into segments. Its methods are called by the writer's thread."""
 
     def committed(self, commits: Sequence[Commit], now: float) -> None:
-        """These commits are safe: their records may be sealed."""
+        """These commits are durable: their records can be sealed."""
 
     def due(self, now: float) -> list[tuple[int, int, int]]:
-        """Streams and ranges to seal now."""
+        """Stream, first and last seq of each range to seal now."""
 
     def begin(self, ranges: Sequence[tuple[int, int, int]]) -> None:
         """The database has recorded these ranges: seal them."""
 
     def wait(self, now: float) -> float | None:
-        """Seconds until something is due; None: nothing until there is a commit."""
+        """Seconds until a range is due; None: none is due until the next commit."""
 
     def done(self, stream: int, through: int) -> None:
         """The database has recorded that the rows up to this seq are in segments."""
 
 
 class StoreWriter:
-    """Owns a Database until it is stopped. Its callbacks are called in its thread."""
+    """Writes to a Database, which it owns until `stop`. Callbacks are called in its thread."""
 
     def __init__(
         self,
@@ -71,14 +71,14 @@ class StoreWriter:
         self.full = full
         self.failed = failed
         self.sealing = sealing
-        # A commit, a sealed stream and seq, or None to stop.
+        # A commit, a stream and the seq up to which it is sealed, or None to stop.
         self.queue: SimpleQueue[Commit | tuple[int, int] | None] = SimpleQueue()
-        # Streams with sealed rows that are not deleted yet: up to which seq.
+        # By stream: the seq up to which sealed rows must still be deleted.
         self.deleting: dict[int, int] = {}
-        # Notifications that the sealing has not accepted yet, and its consecutive failures.
+        # Notifications that the sealing has not processed yet, and its consecutive failures.
         self.notifications: deque[Callable[[], None]] = deque()
         self.sealing_failures = 0
-        # Why it could not write everything before it stopped.
+        # Why not everything was written before it stopped; None: everything was.
         self.gave_up: str | None = None
         self.stopping = threading.Event()
         self.thread = threading.Thread(target=self._run, name="semel-writer", daemon=True)
@@ -88,11 +88,11 @@ class StoreWriter:
         self.thread.start()
 
     def put(self, commit: Commit) -> None:
-        """Write this commit, after those that were put before."""
+        """Queue a commit to be written, after all earlier ones."""
         self.queue.put(commit)
 
     def sealed(self, stream: int, through: int) -> None:
-        """The rows of a stream up to this seq are in safe segments. From any thread."""
+        """The rows of a stream up to this seq are in durable segments. From any thread."""
         self.queue.put((stream, through))
 
     def stop(self) -> None:
@@ -111,7 +111,7 @@ class StoreWriter:
             self.failed(repr(problem))
 
     def _write_group(self) -> bool:
-        """Write one group of commits as one transaction. False: it was the last."""
+        """Write one group of commits as one transaction. Returns False after the last one."""
         failures = self.sealing_failures
         commits, sealed, continues = self._take()
         self.deleting.update(sealed)
@@ -141,7 +141,7 @@ class StoreWriter:
         return continues
 
     def _due(self) -> list[tuple[int, int, int]]:
-        """The ranges to seal now; none while the sealing has not accepted all notifications."""
+        """The ranges to seal now; none while notifications of the sealing are pending."""
         if self.sealing is None or self.notifications:
             return []
         try:
@@ -160,14 +160,17 @@ class StoreWriter:
             self.notifications.popleft()
 
     def _sealing_failed(self) -> None:
-        """In an exception handler: count the failure, and raise it again if it persists."""
+        """Call it in an exception handler. Counts the failure, and raises it if it persists."""
         self.sealing_failures += 1
         if self.sealing_failures >= MAXIMUM_SEALING_FAILURES:
             raise
         LOG.exception("sealing failed, retrying: rows stay in the store")
 
     def _take(self) -> tuple[list[Commit], list[tuple[int, int]], bool]:
-        """All waiting commits and sealed ranges, or the next one; whether there will be more."""
+        """Take all waiting commits and sealed ranges, after waiting for the first.
+
+        The last result is False if there will be no more.
+        """
         commits: list[Commit] = []
         sealed: list[tuple[int, int]] = []
         wait = None
@@ -198,7 +201,7 @@ class StoreWriter:
         return commits, sealed, True
 
     def _retry_while_full(self, write: Callable[[], None]) -> bool:
-        """Write, and retry while the disk is full. False: given up, because it is stopping."""
+        """Write, and retry while the disk is full. Returns False if stopped before it succeeded."""
         is_full = False
         while True:
             try:

@@ -1,7 +1,7 @@
-"""PUBACK, PUBREC, PUBREL and PUBCOMP [3.4 to 3.7]: four packets of one shape.
+"""PUBACK, PUBREC, PUBREL and PUBCOMP [3.4 to 3.7]: four packets with one format.
 
-In 5.0 the reason code may be left out when it is 0x00 and there are no properties, and the
-property section when it is empty; we write the shortest form, and read all of them.
+In 5.0 the reason code may be omitted if it is 0x00 and there are no properties, and the property
+section may be omitted if it is empty. We write the shortest form, and read all of them.
 """
 
 from dataclasses import dataclass
@@ -91,7 +91,7 @@ class PubRel:
 @mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class PubComp:
-    """The last word on a QoS 2 PUBLISH."""
+    """The answer to PUBREL, which completes a QoS 2 PUBLISH."""
 
     packet_id: Final[int]
     reason: Final[int]
@@ -116,7 +116,7 @@ def check_ack(
     present: int,
     found: list[Violation] | None,
 ) -> None:
-    """All that one acknowledgement can do wrong."""
+    """Check everything that can be wrong with an acknowledgement."""
     check_packet_id(packet_id, found)
     check_reason(packet_type, reason, 0, found)
     if present:
@@ -124,13 +124,13 @@ def check_ack(
 
 
 def read_ack(reader: Reader) -> AckFields:
-    """The fields of an acknowledgement, in whichever of its forms."""
+    """Read the fields of an acknowledgement in any of its forms, unchecked."""
     packet_id = reader.two_bytes("packet_id")
     reason = SUCCESS
     items: list[PropertyItem] = []
     if reader.version == MQTT5 and reader.left():
         reason = reader.byte("reason")
-        # [3.4.2.2.1] without a Property Length its value is 0
+        # [3.4.2.2.1] if the Property Length is omitted, its value is 0
         if reader.left():
             items = read_properties(reader)
     reader.check_end()
@@ -174,7 +174,7 @@ def encode_ack(
 
 
 def encode_success(packet_type: int, packet_id: int) -> bytes:
-    """An acknowledgement that has nothing else to say, in either version."""
+    """An acknowledgement with reason 0x00 and without properties; the same in both versions."""
     writer = Writer()
     writer.byte(first_byte(packet_type))
     writer.byte(2)

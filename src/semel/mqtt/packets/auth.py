@@ -1,4 +1,4 @@
-"""AUTH [3.15], which only 5.0 has."""
+"""AUTH [3.15], in 5.0 only."""
 
 from dataclasses import dataclass
 from typing import Final, final
@@ -29,8 +29,8 @@ from semel.mqtt.wire import Reader, Writer, frame
 class Auth:
     """A step of enhanced authentication. The properties name the Authentication Method.
 
-    [3.15.2.1] lets an AUTH without code and properties be empty, [3.15.2.2.2] makes it a Protocol
-    Error to leave out the method. We read the second as the stronger: an empty AUTH is refused.
+    [3.15.2.1] permits an empty AUTH, without code and properties; by [3.15.2.2.2] an AUTH without
+    a method is a Protocol Error. We give precedence to the latter, and refuse an empty AUTH.
     """
 
     reason: Final[int]
@@ -43,7 +43,7 @@ class Auth:
 
 
 def check_auth(reason: int, present: int, found: list[Violation] | None) -> None:
-    """All that one AUTH can do wrong."""
+    """Check everything that can be wrong with an AUTH."""
     check_reason(AUTH, reason, 0, found)
     check_properties_allowed(AUTH, present, found)
     if not present >> AUTHENTICATION_METHOD & 1:
@@ -51,7 +51,7 @@ def check_auth(reason: int, present: int, found: list[Violation] | None) -> None
 
 
 def read_auth(reader: Reader) -> tuple[int, list[PropertyItem]]:
-    """Reason code and properties."""
+    """Read the reason code and the properties, unchecked."""
     reason = SUCCESS
     items: list[PropertyItem] = []
     if reader.left():

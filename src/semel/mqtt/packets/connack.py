@@ -54,7 +54,7 @@ def check_connack(
     version: int,
     found: list[Violation] | None,
 ) -> None:
-    """All that a CONNACK can do wrong, under one version or (0) under any."""
+    """Check everything that can be wrong with a CONNACK in `version` (0: in both versions)."""
     check_reason(CONNACK, reason, version, found)
     if session_present and reason != SUCCESS:
         seen = f"session_present with 0x{reason:02x}"
@@ -63,13 +63,13 @@ def check_connack(
 
 
 def check_connack_flags(flags: int, found: list[Violation] | None) -> None:
-    """Only Session Present is defined; no constructor could set another."""
+    """Check that no flag but Session Present is set; a constructor cannot set another."""
     if flags & ~1:
         report(found, Violation(CONNACK_RESERVED_FLAGS, f"flags 0x{flags:02x}", CONNACK))
 
 
 def read_connack(reader: Reader) -> tuple[int, int, list[PropertyItem]]:
-    """Flags, reason code and properties."""
+    """Read the flags, the reason code and the properties, unchecked."""
     flags = reader.byte("connect_acknowledge_flags")
     reason = reader.byte("reason")
     items = read_properties(reader)

@@ -1,7 +1,4 @@
-"""CONNECT [3.1], and the will that it can carry.
-
-A CONNECT names its own version, by which it is read.
-"""
+"""CONNECT [3.1], with its optional will. A CONNECT names the version by which it is read."""
 
 from dataclasses import dataclass
 from typing import Final, final
@@ -69,7 +66,7 @@ ConnectFields = tuple[
 @mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class Will:
-    """The message that the server publishes when the client is lost [3.1.2.5]."""
+    """The message that the server publishes if the client does not disconnect [3.1.2.5]."""
 
     topic_name: Final[str]
     payload: Final[bytes]
@@ -92,7 +89,7 @@ class Will:
         self.payload = payload
         self.qos = qos
         self.retain = retain
-        # A server keeps it while the client is connected, or longer.
+        # Compact, because a server keeps a will at least as long as the client is connected.
         self.properties = properties.compact()
 
 
@@ -157,13 +154,13 @@ class Connect:
 
 
 def check_protocol_name(name: str) -> None:
-    """The protocol is MQTT; otherwise nothing that follows can be read."""
+    """Check the Protocol Name. Raises `Violation` if it is wrong: the rest cannot be read."""
     if name != PROTOCOL_NAME:
         raise Violation(PROTOCOL_NAME_IS_MQTT, quoted(name), CONNECT)
 
 
 def check_protocol_level(level: int) -> None:
-    """The version is 3.1.1 or 5.0; otherwise nothing that follows can be read."""
+    """Check the version. Raises `Violation` if it is unknown: the rest cannot be read."""
     if level != MQTT311 and level != MQTT5:
         raise Violation(PROTOCOL_LEVEL_SUPPORTED, f"level {level}", CONNECT)
 
@@ -176,7 +173,7 @@ def check_will(
     utf8: bool,
     found: list[Violation] | None,
 ) -> None:
-    """All that a will can do wrong."""
+    """Check everything that can be wrong with a will."""
     if qos < 0 or qos > 2:
         report(found, Violation(WILL_QOS_NOT_3, f"Will QoS {qos}", CONNECT))
     check_topic_name(topic_name, "will_topic", found)
@@ -187,7 +184,7 @@ def check_will(
 
 
 def check_connect_flags(flags: int, found: list[Violation] | None) -> None:
-    """The Connect Flags agree with each other; a constructor cannot make them disagree."""
+    """Check that the Connect Flags are consistent; a constructor cannot make them inconsistent."""
     if flags & _RESERVED:
         report(found, Violation(CONNECT_RESERVED_FLAG, f"flags 0x{flags:02x}", CONNECT))
     if not flags & _WILL:
@@ -207,7 +204,7 @@ def check_connect(
     present: int,
     found: list[Violation] | None,
 ) -> None:
-    """All that a CONNECT can do wrong, but for its will."""
+    """Check everything that can be wrong with a CONNECT, except its will."""
     check_text(client_id, "client_id", found)
     check_integer(keep_alive, MAXIMUM_TWO_BYTES, "keep_alive", found)
     if user_name is not None:
@@ -228,7 +225,7 @@ def check_connect(
 
 
 def read_connect(reader: Reader) -> ConnectFields:
-    """The fields of a CONNECT as they stand. Sets the reader's version to the CONNECT's own."""
+    """Read the fields of a CONNECT, unchecked. Sets the reader's version to that of the CONNECT."""
     check_protocol_name(reader.text("protocol_name"))
     level = reader.byte("version")
     check_protocol_level(level)

@@ -27,7 +27,7 @@ from semel.mqtt.wire import Reader, Writer, frame
 @mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class Disconnect:
-    """The last packet of its sender on a connection."""
+    """The last packet that a side sends on a connection."""
 
     reason: Final[int]
     properties: Final[Properties]
@@ -41,18 +41,18 @@ class Disconnect:
 
 
 def check_disconnect(reason: int, present: int, found: list[Violation] | None) -> None:
-    """All that one DISCONNECT can do wrong."""
+    """Check everything that can be wrong with a DISCONNECT."""
     check_reason(DISCONNECT, reason, 0, found)
     check_properties_allowed(DISCONNECT, present, found)
 
 
 def read_disconnect(reader: Reader) -> tuple[int, list[PropertyItem]]:
-    """Reason code and properties; [3.14.2.1] both may be left out in 5.0."""
+    """Read the reason code and the properties, unchecked; both are optional [3.14.2.1]."""
     reason = NORMAL_DISCONNECTION
     items: list[PropertyItem] = []
     if reader.version == MQTT5 and reader.left():
         reason = reader.byte("reason")
-        # [3.14.2.2.1] without a Property Length its value is 0
+        # [3.14.2.2.1] if the Property Length is omitted, its value is 0
         if reader.left():
             items = read_properties(reader)
     reader.check_end()

@@ -1,4 +1,4 @@
-"""The fields that several packets share: Packet Identifier and reason code."""
+"""Checks of the fields that several packets have: Packet Identifier and reason code."""
 
 from semel.mqtt.packet_types import MQTT5, MQTT311, PACKET_NAMES
 from semel.mqtt.reasons import REASONS_5, REASONS_311, SUCCESS
@@ -8,7 +8,7 @@ from semel.mqtt.wire import MAXIMUM_TWO_BYTES
 
 
 def check_packet_id(packet_id: int, found: list[Violation] | None) -> None:
-    """A Packet Identifier is 1 to 65,535."""
+    """Check that a Packet Identifier is in the range 1 to 65,535."""
     if packet_id < 1 or packet_id > MAXIMUM_TWO_BYTES:
         report(found, Violation(PACKET_ID_NOT_ZERO, f"packet_id {packet_id}"))
 
@@ -16,8 +16,8 @@ def check_packet_id(packet_id: int, found: list[Violation] | None) -> None:
 def check_reason(
     packet_type: int, reason: int, version: int, found: list[Violation] | None
 ) -> None:
-    """The reason code is in the table of its packet: of one version, or (0) of either."""
-    # Success is in every table.
+    """Check that the packet type has this reason code in `version` (0: in either version)."""
+    # Every table of a packet with a reason code has it.
     if reason == SUCCESS:
         return
     if version != MQTT311 and reason in REASONS_5[packet_type]:

@@ -10,7 +10,7 @@ from mypy_extensions import mypyc_attr
 @mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class PingReq:
-    """A client checks that the server is there."""
+    """A client keeps the connection alive, and checks that the server answers."""
 
     def __init__(self) -> None:
         pass
@@ -20,7 +20,7 @@ class PingReq:
 @mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class PingResp:
-    """The server's answer."""
+    """The server's answer to PINGREQ."""
 
     def __init__(self) -> None:
         pass

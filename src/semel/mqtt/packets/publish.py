@@ -30,6 +30,7 @@ from semel.mqtt.topics import check_topic_name
 from semel.mqtt.violation import Violation, report
 from semel.mqtt.wire import Reader, Writer
 
+# Payloads of more bytes than this are joined instead of written (see `_with_tail`).
 _LONG: Final = 200
 
 # topic_name, packet_id, properties, payload; QoS and flags are in the first byte.
@@ -40,10 +41,10 @@ PublishFields = tuple[str, int, list[PropertyItem], bytes]
 @mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class Publish:
-    """An application message on one connection. `packet_id` is 0 at QoS 0 and only there.
+    """An application message on one connection. `packet_id` is 0 if and only if the QoS is 0.
 
-    QoS and identifier may be given by position: called from Python, a compiled constructor takes
-    a fifth of a microsecond longer for two keywords.
+    QoS and identifier may be positional arguments: called from Python, a compiled constructor
+    takes 0.2 µs longer for two keyword arguments.
     """
 
     topic_name: Final[str]
@@ -78,7 +79,7 @@ class Publish:
 
 
 def check_publish_flags(qos: int, dup: bool, found: list[Violation] | None) -> None:
-    """All that the first byte of a PUBLISH can do wrong."""
+    """Check everything that can be wrong with the flags of a PUBLISH."""
     if qos < 0 or qos > 2:
         report(found, Violation(QOS_NOT_3, f"QoS {qos}", PUBLISH))
     if dup and qos == 0:
@@ -93,7 +94,7 @@ def check_publish(
     present: int,
     found: list[Violation] | None,
 ) -> None:
-    """All that one PUBLISH can do wrong, but for its payload."""
+    """Check everything that can be wrong with a PUBLISH, except its payload."""
     check_publish_flags(qos, dup, found)
     if qos == 0:
         if packet_id:
@@ -108,7 +109,7 @@ def check_publish(
 
 
 def check_payload(payload: bytes, packet_type: int, found: list[Violation] | None) -> None:
-    """The payload is UTF-8, as its Payload Format Indicator promises [3.3.2.3.2]."""
+    """Check that the payload is UTF-8, as its Payload Format Indicator says [3.3.2.3.2]."""
     try:
         payload.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -117,12 +118,12 @@ def check_payload(payload: bytes, packet_type: int, found: list[Violation] | Non
 
 
 def indicates_utf8(items: list[PropertyItem]) -> bool:
-    """Whether a Payload Format Indicator promises UTF-8."""
+    """Whether the Payload Format Indicator says that the payload is UTF-8."""
     return (PAYLOAD_FORMAT_INDICATOR, 1) in items
 
 
 def read_publish(reader: Reader, flags: int) -> PublishFields:
-    """The fields of a PUBLISH as they stand."""
+    """Read the fields of a PUBLISH, unchecked."""
     topic_name = reader.text("topic_name")
     packet_id = reader.two_bytes("packet_id") if flags & QOS_FLAGS else 0
     items = read_properties(reader)
@@ -184,7 +185,7 @@ def with_packet_id(head: bytes, packet_id: int, tail: bytes) -> bytes:
 
 
 def _with_tail(writer: Writer, tail: bytes) -> bytes:
-    # A long payload is copied once by joining, and twice or more by a writer that has to grow.
+    # Joining copies a long payload once; a writer that has to grow copies it twice or more.
     if len(tail) > _LONG:
         return writer.value() + tail
     writer.raw(tail)

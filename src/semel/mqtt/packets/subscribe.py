@@ -47,7 +47,7 @@ SubscribeFields = tuple[int, list[PropertyItem], list[tuple[str, int]]]
 @mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class Subscription:
-    """One Topic Filter with its options; 3.1.1 knows no option but the QoS."""
+    """One Topic Filter with its options; the only option in 3.1.1 is the QoS."""
 
     topic_filter: Final[str]
     qos: Final[int]
@@ -86,7 +86,7 @@ class Subscription:
 @mypyc_attr(acyclic=True)
 @dataclass(init=False)
 class Subscribe:
-    """A client asks for subscriptions."""
+    """A client requests subscriptions."""
 
     packet_id: Final[int]
     subscriptions: Final[tuple[Subscription, ...]]
@@ -99,7 +99,7 @@ class Subscribe:
         *,
         properties: Properties = NO_PROPERTIES,
     ) -> None:
-        # A loop, since compiled code checks the type of each item of a loop, not of a tuple().
+        # A loop, because compiled code checks the type of each item in a loop, but not in tuple().
         gathered: list[Subscription] = []
         for subscription in subscriptions:
             gathered.append(subscription)
@@ -150,7 +150,7 @@ def check_subscription(
     retain_handling: int,
     found: list[Violation] | None,
 ) -> None:
-    """All that one subscription can do wrong under either version."""
+    """Check everything that can be wrong with a subscription in both versions."""
     check_topic_filter(topic_filter, found)
     if qos < 0 or qos > 2:
         report(found, Violation(SUBSCRIPTION_QOS_NOT_3, f"QoS {qos}", SUBSCRIBE))
@@ -164,7 +164,7 @@ def check_subscription(
 def check_subscription_version(
     topic_filter: str, options: int, version: int, found: list[Violation] | None
 ) -> None:
-    """Options and share as that version has them."""
+    """Check the options and the share name by the rules of one version."""
     if options & (_RESERVED_5 if version == MQTT5 else _RESERVED_311):
         seen = f"options 0x{options:02x}"
         report(found, Violation(SUBSCRIPTION_OPTIONS_RESERVED, seen, SUBSCRIBE))
@@ -178,7 +178,7 @@ def check_subscribe(
     present: int,
     found: list[Violation] | None,
 ) -> None:
-    """All that a SUBSCRIBE can do wrong, but for each of its subscriptions."""
+    """Check everything that can be wrong with a SUBSCRIBE, except its subscriptions."""
     check_packet_id(packet_id, found)
     if not count:
         report(found, Violation(SUBSCRIBE_NOT_EMPTY, "no topic_filter", SUBSCRIBE))
@@ -196,7 +196,7 @@ def check_reasons(
     version: int,
     found: list[Violation] | None,
 ) -> None:
-    """All that a SUBACK or UNSUBACK can do wrong, under one version or (0) under any."""
+    """Check everything that can be wrong with a SUBACK or UNSUBACK in `version` (0: in both)."""
     check_packet_id(packet_id, found)
     if packet_type == SUBACK or version:
         has_reasons = packet_type == SUBACK or version == MQTT5
@@ -209,7 +209,7 @@ def check_reasons(
 
 
 def read_subscribe(reader: Reader) -> SubscribeFields:
-    """The fields of a SUBSCRIBE as they stand."""
+    """Read the fields of a SUBSCRIBE, unchecked."""
     packet_id = reader.two_bytes("packet_id")
     items = read_properties(reader)
     subscriptions: list[tuple[str, int]] = []
@@ -233,7 +233,7 @@ def observe_subscribe(reader: Reader, found: list[Violation]) -> None:
     packet_id, items, fields = read_subscribe(reader)
     for topic_filter, options in fields:
         check_subscription_version(topic_filter, options, reader.version, found)
-        # Options that 3.1.1 reserves have no meaning there; the line above reports them.
+        # The bits of these options are reserved in 3.1.1; the line above reports them.
         handling = options >> 4 & 3 if reader.version == MQTT5 else 0
         no_local = reader.version == MQTT5 and options & _NO_LOCAL != 0
         check_subscription(topic_filter, options & 3, no_local, handling, found)
@@ -260,7 +260,7 @@ def encode_subscribe(packet: Subscribe, version: int) -> bytes:
 
 
 def read_reasons(reader: Reader, packet_type: int) -> tuple[int, list[PropertyItem], list[int]]:
-    """Packet Identifier, properties and reason codes of a SUBACK or UNSUBACK."""
+    """Read the identifier, the properties and the reason codes of a SUBACK or UNSUBACK."""
     packet_id = reader.two_bytes("packet_id")
     items = read_properties(reader)
     reasons: list[int] = []
@@ -279,7 +279,7 @@ def decode_suback(reader: Reader) -> SubAck:
 
 
 def observe_reasons(reader: Reader, packet_type: int, found: list[Violation]) -> None:
-    """SUBACK and UNSUBACK alike."""
+    """Observe a SUBACK or UNSUBACK."""
     packet_id, items, reasons = read_reasons(reader, packet_type)
     present = check_properties(items, found)
     check_reasons(packet_type, packet_id, tuple(reasons), present, reader.version, found)
@@ -292,7 +292,7 @@ def encode_reasons(
     properties: Properties,
     version: int,
 ) -> bytes:
-    """SUBACK and UNSUBACK alike."""
+    """The bytes of a SUBACK or UNSUBACK."""
     check_reasons(packet_type, packet_id, reasons, properties.present, version, None)
     check_properties_version(properties.present, version)
     writer = Writer()

@@ -80,9 +80,10 @@ def check_unsubscribe(
     present: int,
     found: list[Violation] | None,
 ) -> None:
-    """All that an UNSUBSCRIBE can do wrong.
+    """Check everything that can be wrong with an UNSUBSCRIBE.
 
-    [4.8.2] is about SUBSCRIBE only: removing a filter that cannot exist is harmless.
+    The rules for share names [4.8.2] apply to SUBSCRIBE only; to unsubscribe from an invalid one
+    is harmless.
     """
     check_packet_id(packet_id, found)
     if not topic_filters:
@@ -93,7 +94,7 @@ def check_unsubscribe(
 
 
 def read_unsubscribe(reader: Reader) -> tuple[int, list[PropertyItem], list[str]]:
-    """The fields of an UNSUBSCRIBE as they stand."""
+    """Read the fields of an UNSUBSCRIBE, unchecked."""
     packet_id = reader.two_bytes("packet_id")
     items = read_properties(reader)
     topic_filters: list[str] = []

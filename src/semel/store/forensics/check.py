@@ -1,6 +1,6 @@
-"""The check of a store: its log, its pages, its tables, each row, and relations between rows.
+"""Checks a store: its log, its pages, its tables, each row, and the relations between rows.
 
-It only reads, in one transaction, and may run beside a broker, whose log grows meanwhile.
+It only reads, in one transaction, and may run while a broker writes to the store.
 """
 
 import sqlite3
@@ -19,9 +19,9 @@ from semel.store.row_check import describe_key, fault_of, fault_of_delivery
 from semel.store.schema import TABLES, Damaged, Row, objects, objects_in
 from semel.store.wal import WriteAheadLog, log_path
 
-# Findings that are kept; the others are counted.
+# How many findings are kept; further ones are counted.
 MAXIMUM_FINDINGS: Final = 1_000
-# How often a log is read if a broker restarts it meanwhile.
+# How many times the log is read, if a broker restarts it meanwhile.
 _ATTEMPTS: Final = 5
 
 # A delivery, its extra columns, and its shared payload.
@@ -55,7 +55,7 @@ _WRONG_USE_COUNTS: Final = """
 
 
 class StoreFinding:
-    """One fault: its table, its row, and what is wrong."""
+    """One problem: the table, the row, and what is wrong."""
 
     def __init__(self, table: str, row: str, problem: str) -> None:
         self.table = table
@@ -64,14 +64,14 @@ class StoreFinding:
 
 
 class CheckReport:
-    """The findings of a check; `rows` is the number of rows that it has checked, by table."""
+    """The findings of a check; `rows` is the number of checked rows by table."""
 
     def __init__(self) -> None:
         self.findings: list[StoreFinding] = []
-        # Findings that are not kept.
+        # The number of findings that are not kept.
         self.more = 0
         self.rows: dict[str, int] = {}
-        # What is not a fault, but worth knowing.
+        # Observations that are not problems.
         self.notes: list[str] = []
         self._known: set[tuple[str, str, str]] = set()
 
@@ -81,7 +81,7 @@ class CheckReport:
         return not self.findings
 
     def add(self, table: str, row: str, problem: str) -> None:
-        """Add a finding, unless it is known."""
+        """Add a finding, unless it has been added before."""
         if (table, row, problem) in self._known:
             return
         if len(self.findings) < MAXIMUM_FINDINGS:
@@ -95,7 +95,7 @@ def check_store(folder: Path) -> CheckReport:
     """Check everything. Raises Unusable if the store cannot be opened, or is not a store."""
     report = CheckReport()
     with store_errors(folder):
-        # First: the mark is never ahead of the store, and both may advance meanwhile.
+        # Read the mark first: it is never ahead of the store, and both may advance meanwhile.
         mark: Mark | None = None
         with _damage_as_finding(MARK, report):
             mark = read_mark(folder)
@@ -123,7 +123,7 @@ def _check_mark(connection: sqlite3.Connection, mark: Mark | None, report: Check
 
 
 def check_tables(connection: sqlite3.Connection, report: CheckReport) -> None:
-    """Check everything but the log and the mark."""
+    """Check everything except the log and the mark."""
     _check_file(connection, report)
     for table in TABLES:
         with _damage_as_finding(table, report):
@@ -203,7 +203,7 @@ def _check_rows(connection: sqlite3.Connection, table: str, report: CheckReport)
 
 
 def faulty_deliveries(connection: sqlite3.Connection) -> Iterator[tuple[Row, str]]:
-    """Deliveries that do not fit their extra columns or shared payload, and why."""
+    """Deliveries that contradict their extra columns or shared payload, and why."""
     columns = len(TABLES["delivery"].columns)
     for row in connection.execute(_WHOLE_DELIVERIES):
         delivery, extra, shared_payload = row[:columns], row[columns:-1], row[-1]

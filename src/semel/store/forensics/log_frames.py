@@ -1,8 +1,8 @@
-"""Which frames of a write-ahead log are intact.
+"""Finds which frames of a write-ahead log are intact.
 
 SQLite stops reading at the first frame with a wrong checksum. The checksum of a frame continues
-from that of the frame before it, as that frame states it. So damage in one frame does not make the
-next one look damaged, and each can be checked by itself.
+from the one stored in the frame before it. So damage in one frame does not make the next one look
+damaged, and each can be checked by itself.
 """
 
 from io import FileIO
@@ -17,7 +17,7 @@ _Sums = tuple[int, int]
 
 
 def intact_frames(log: WriteAheadLog) -> list[bool]:
-    """For each frame, whether it is as it was written. Takes about a second for 40 MB."""
+    """For each frame, whether it is intact. Takes about a second for 40 MB."""
     found: list[bool] = []
     stated = log.header_checksum
     with log.path.open("rb", buffering=0) as file:
@@ -32,7 +32,7 @@ def intact_frames(log: WriteAheadLog) -> list[bool]:
 
 
 def _check_frame(log: WriteAheadLog, file: FileIO, frame: int, stated: _Sums) -> tuple[bool, _Sums]:
-    """Whether a frame is as it was written, and the checksum that it states."""
+    """Whether a frame is intact, and the checksum that is stored in it."""
     size = FRAME_BYTES + log.page_size
     data = read_at(file, log.offset(frame), size)
     if len(data) < size:

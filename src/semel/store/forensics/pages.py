@@ -1,17 +1,17 @@
-"""The rows of a SQLite database, read page by page without SQLite.
+"""Reads the rows of a SQLite database page by page, without SQLite.
 
-SQLite stops at the first damaged page; a repair needs the rows behind it as well. Each b-tree is
-walked from its root down, and a page that cannot be read costs only the pages below it. Those are
-neither reached nor free: such pages are `strays`, and their rows are read too, though nothing says
-which table they belong to.
+SQLite stops at the first damaged page, but a repair needs the rows after it, too. Each b-tree is
+walked from its root down, and an unreadable page costs only the pages below it. These pages are
+neither reached nor free: they are `strays`, and their rows are read as well, though it is unknown
+to which table they belong.
 
     page 1          100 bytes of file header, then the root page of sqlite_schema
     a page          type, free block, cells, their start, fragments, (last child,) cell pointers
     a cell          (child,) (size of payload,) (rowid,) payload (, overflow page)
     a payload       size of header, types …, values …
 
-Nothing in the file is trusted: every offset is compared with the page that it points into, and no
-page is visited twice. A page is taken from the log if the log has it.
+Nothing in the file is trusted: every offset is checked against its page, and no page is visited
+twice. If the log has a newer version of a page, that is used.
 """
 
 import struct
@@ -33,9 +33,9 @@ _INTERIOR: Final = (INDEX_INTERIOR, TABLE_INTERIOR)
 _LEAVES: Final = (INDEX_LEAF, TABLE_LEAF)
 _TABLE: Final = (TABLE_INTERIOR, TABLE_LEAF)
 
-# More than the depth of any b-tree that fits into a file.
+# A limit above the depth of any b-tree that fits into a file.
 _DEPTH: Final = 40
-# Bytes of an integer, by its serial type.
+# The size of an integer in bytes, by its serial type.
 _INTEGERS: Final = (0, 1, 2, 3, 4, 6, 8)
 _REAL: Final = 7
 _ZERO: Final = 8
@@ -48,7 +48,7 @@ class Unreadable(Exception):
 
 
 class PageRow:
-    """A row as it is stored: in a table with a rowid, that column is None in `values`."""
+    """A row as it is stored. In a table with a rowid, the value of that column is None."""
 
     def __init__(self, values: tuple[Value, ...], rowid: int | None) -> None:
         self.values = values
@@ -56,7 +56,7 @@ class PageRow:
 
 
 class Gap:
-    """Where rows may be missing: a page that cannot be read, and why."""
+    """A place where rows may be missing: a page that cannot be read, and why."""
 
     def __init__(self, page: int, why: str) -> None:
         self.page = page
@@ -64,7 +64,7 @@ class Gap:
 
 
 class Pages:
-    """The pages of a file, replaced by those of its log. For files that nobody writes."""
+    """The pages of a database file and its log. Nobody may write these files meanwhile."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb")
@@ -74,11 +74,11 @@ class Pages:
         if self.page_size < 512 or self.page_size & (self.page_size - 1):
             # The header is damaged: assume our own page size.
             self.page_size = PAGE_BYTES
-        # By page: the offset of its last version in the log.
+        # By page number: the offset of its last version in the log.
         self._log_offsets: dict[int, int] = {}
-        # Frames that are used although their checksums are wrong.
+        # The number of frames that are used although their checksums are wrong.
         self.broken_frames = 0
-        # Commits of the log that are not used: the last one, if it is incomplete.
+        # The number of commits in the log that are not used: the last one, if it is incomplete.
         self.lost_commits = 0
         pages = 0
         log = log_path(path)
@@ -86,15 +86,15 @@ class Pages:
             self._log = log.open("rb")
             pages = self._use_log(WriteAheadLog(log, self.page_size))
         self.count = pages or -(-path.stat().st_size // self.page_size)
-        # Pages that have been visited, overflow pages included.
+        # Pages that have been visited, including overflow pages.
         self.used: set[int] = set()
-        # Bytes of a page without those reserved at its end.
+        # The size of a page without the bytes that are reserved at its end.
         reserved = header.reserved_bytes if header.is_complete else 0
         self.usable = self.page_size - reserved if reserved <= 32 else self.page_size
 
     def _use_log(self, log: WriteAheadLog) -> int:
-        """Use all commits, except a last one that is incomplete: nothing proves that it was ever
-        synced. Returns the number of pages after it."""
+        """Use all commits, except an incomplete last one, because nothing proves that it was ever
+        synced. Returns the number of pages of the database after the last used commit."""
         self.page_size = log.page_size
         intact = intact_frames(log)
         through = log.committed
@@ -128,7 +128,7 @@ class Pages:
         self.close()
 
     def page(self, number: int) -> bytes:
-        """The page of this number, from 1."""
+        """The page with this number, from 1. Raises Unreadable."""
         if not 1 <= number <= self.count:
             raise Unreadable(f"there is no page {number}")
         offset = self._log_offsets.get(number)
@@ -172,7 +172,7 @@ class Pages:
         return found
 
     def tables(self) -> Iterator[tuple[str, str, int]]:
-        """Type, name and root page of each entry of sqlite_schema. Gaps are skipped."""
+        """Type, name and root page of each readable entry of sqlite_schema."""
         for found in self.walk(1):
             if isinstance(found, PageRow) and len(found.values) == 5:
                 kind, name, _, root, _ = found.values
@@ -212,8 +212,8 @@ class Pages:
             yield from self._walk(page.last_child, page.is_table, depth + 1)
 
     def strays(self, free: set[int]) -> Iterator[tuple[bool, PageRow | Gap]]:
-        """Rows of pages that were not visited and are not free, and whether they are of a table
-        with a rowid. To be called when all b-trees have been walked."""
+        """The rows of pages that are neither visited nor free, and whether their table has a rowid.
+        Call it after all b-trees have been walked."""
         for number in range(2, self.count + 1):
             if number in self.used or number in free:
                 continue
@@ -232,7 +232,7 @@ class Pages:
                     yield page.is_table, Gap(number, str(problem))
 
     def overflow(self, first: int, size: int) -> bytes:
-        """This many bytes of a payload from its overflow pages on."""
+        """The remaining `size` bytes of a payload, from its overflow pages."""
         parts: list[bytes] = []
         number = first
         while size > 0:
@@ -308,7 +308,7 @@ class Page:
         return PageRow(read_payload(payload), rowid)
 
     def _local(self, size: int) -> int:
-        """Number of bytes of a payload that are in the page itself."""
+        """How many bytes of a payload are in the page itself."""
         usable = self._pages.usable
         least = (usable - 12) * 32 // 255 - 23
         most = usable - 35 if self.is_table else (usable - 12) * 64 // 255 - 23
@@ -319,7 +319,7 @@ class Page:
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """A variable-length integer of one to nine bytes, and where it ends."""
+    """A variable-length integer of one to nine bytes, and the offset after it."""
     value = 0
     for index in range(9):
         if at + index >= len(data):

@@ -1,15 +1,15 @@
-"""A new store from what can be read of a damaged one, and a report of what is lost.
+"""Makes a new store from the intact rows of a damaged one, and reports what is lost.
 
     pages of the old file and its log ─▶ rows ─▶ each row checked ─▶ a new database
         ─▶ relations checked: orphans are dropped ─▶ whole store checked ─▶ replaces the old one
 
-The old files are only read, and finally renamed to store.db.damaged-TIME: nothing is deleted. A
-page that cannot be read costs the rows in it; the rows before and after tell which sessions are
-affected. Streams are never renumbered: missing rows are recorded (see `gaps`), so that sealer and
-readers of the record know of them.
+The old files are only read, and finally renamed to store.db.damaged-TIME; nothing is deleted. The
+rows of an unreadable page are lost; the rows before and after it show which sessions are affected.
+Streams are never renumbered: missing rows are recorded (see `gaps`), so that the sealer and readers
+of the record know about them.
 
 A power failure while the files are renamed leaves a folder without store.db, which a broker does
-not mistake for a new one; the next repair continues with the renamed files.
+not treat as a new one; the next repair continues with the renamed files.
 """
 
 import os
@@ -63,28 +63,28 @@ from semel.store.schema import (
 from semel.store.settings import DISK
 from semel.store.wal import log_path
 
-# It still has the client identifier of a session whose row is lost.
+# This index may still have the client identifier of a session whose row is lost.
 _CLIENT_ID_INDEX: Final = "sqlite_autoindex_session_1"
-# Losses of a session that are listed one by one.
+# How many losses of a session are listed one by one.
 _MAXIMUM_LOSSES: Final = 20
 
 _Key = tuple[int, int] | None
 
 
 class RepairReport:
-    """What a repair has kept and lost."""
+    """The result of a repair: what it has kept, and what is lost."""
 
     def __init__(self) -> None:
-        # Where the old files are; None: the store is intact and was left alone.
+        # The path of the old store; None: the store is intact and was not changed.
         self.saved: Path | None = None
         self.kept: dict[str, int] = {}
-        # Number of rows that were read and are not in the new store, by table.
+        # By table: the number of rows that were read, but are not in the new store.
         self.dropped: dict[str, int] = {}
-        # Number of places where rows could not be read, by table; how many rows is unknown.
+        # By table: the number of places where rows could not be read; how many rows is unknown.
         self.unreadable: dict[str, int] = {}
-        # Losses by session: its client identifier, or its id if that is lost too.
+        # By client identifier, or by session id if that is lost too: the losses of a session.
         self.sessions: dict[str, list[str]] = {}
-        # Lost rows of streams: name of the stream, first and last seq.
+        # Lost rows of streams: the name of the stream, the first and the last seq.
         self.gaps: list[tuple[str, int, int]] = []
         self.notes: list[str] = []
         # The dropped rows, as findings.
@@ -99,7 +99,7 @@ class RepairReport:
 def repair_store(folder: Path, when: str) -> RepairReport:
     """Repair the store of a folder that nobody uses; `when` is a time for the names of old files.
 
-    Raises Unusable if that is not possible; then nothing was changed.
+    Raises Unusable if this is impossible; then nothing was changed.
     """
     with store_errors(folder):
         if not folder.is_dir():
@@ -135,7 +135,7 @@ def repair_store(folder: Path, when: str) -> RepairReport:
 
 
 def _source(store: Path) -> Path:
-    """The file to read: the store, or what an interrupted repair has renamed it to."""
+    """The file to read: the store, or the file to which an interrupted repair has renamed it."""
     if store.exists():
         return store
     saved = sorted(store.parent.glob(f"{store.name}.damaged-*[0-9]"))
@@ -149,7 +149,7 @@ def _source(store: Path) -> Path:
 
 
 def _is_clean(folder: Path) -> bool:
-    """Whether there is nothing to repair. Raises Unusable if it is not a store."""
+    """Whether there is nothing to repair. Raises Unusable if the file is not a store."""
     try:
         return check_store(folder).is_clean
     except Unusable as problem:
@@ -172,7 +172,7 @@ def _mark_of(folder: Path) -> Mark | str | None:
 def _new_database(path: Path, descriptor: int) -> sqlite3.Connection:
     connection = open_new_database(path, descriptor)
     connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-    # Nobody else opens it before it has been synced.
+    # No journal and no sync: nobody opens the file before `publish` has synced it.
     connection.execute("PRAGMA journal_mode = OFF")
     connection.execute("PRAGMA synchronous = OFF")
     create(connection)
@@ -183,7 +183,7 @@ def _check_result(connection: sqlite3.Connection) -> None:
     report = CheckReport()
     check_tables(connection, report)
     for finding in report.findings:
-        # A bug of ours. The old files are still in place.
+        # This would be a bug. The old files are unchanged.
         raise Unusable(
             f"the repaired store would be invalid ({finding.table}: {finding.row} "
             f"{finding.problem}): nothing was changed; `semel store export --salvage` prints its"
@@ -192,7 +192,7 @@ def _check_result(connection: sqlite3.Connection) -> None:
 
 
 class _Repair:
-    """One repair: from pages to a new database."""
+    """One repair: fills a new database with the rows of the old pages."""
 
     def __init__(
         self, pages: Pages, connection: sqlite3.Connection, mark: Mark | str | None
@@ -204,13 +204,13 @@ class _Repair:
         self._run = connection.execute
         self._connection = connection
         self._report = RepairReport()
-        # Client identifiers by session, also of sessions that are lost.
+        # Client identifiers by session, including those of lost sessions.
         self._client_ids: dict[int, str] = {}
-        # Where rows of sessions may be missing: table, last key before, first key after.
+        # Places where rows of sessions may be missing: table, last key before, first key after.
         self._holes: list[tuple[str, _Key, _Key]] = []
 
     def run(self) -> RepairReport:
-        """Fill the new database."""
+        """Fill the new database. Returns the report."""
         run = self._run
         triggers = run("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
         run("BEGIN")
@@ -250,7 +250,7 @@ class _Repair:
             self._count_unreadable("log")
 
     def _report_lost_commits(self) -> None:
-        """Compare the commits with the mark."""
+        """Compare the number of commits with the mark."""
         if isinstance(self._mark, str):
             self._report.notes.append(f"{self._mark}: it was replaced")
             return
@@ -266,11 +266,11 @@ class _Repair:
             loss = Loss(last, self._mark.commit, self._mark.durability)
             self._report.notes.append(str(loss))
             self._count_unreadable("log")
-            # Numbers of commits are not assigned twice.
+            # So that commit numbers are not assigned twice.
             set_metadata(self._connection, COMMIT, str(self._mark.commit))
 
     def _set_extra_flags(self) -> None:
-        """Format 1 did not flag deliveries that have extra columns."""
+        """Flag deliveries that have extra columns, which format 1 did not do."""
         self._run(
             f"UPDATE delivery SET flags = flags | {HAS_EXTRA} WHERE release_number = 0"
             " AND (session_id, number) IN (SELECT session_id, number FROM delivery_extra)"
@@ -278,7 +278,7 @@ class _Repair:
         self._write_checksums("delivery")
 
     def _write_checksums(self, table: str) -> None:
-        """For a table whose rows were changed here."""
+        """Update the checksums of a table whose rows were changed here."""
         key_size = TABLES[table].key_size
         for row in self._run(f"SELECT * FROM {table}").fetchall():
             right = with_checksum(table, content_of(table, row))
@@ -314,7 +314,7 @@ class _Repair:
             self._read_strays()
 
     def _read_table(self, table: str, rows: Iterable[PageRow | Gap]) -> bool:
-        """Insert the rows of a table; whether there are gaps."""
+        """Insert the rows of a table. Returns whether there are gaps."""
         before: _Key = None
         gaps = 0
         for found in rows:
@@ -335,7 +335,7 @@ class _Repair:
         return table in self._report.unreadable
 
     def _read_strays(self) -> None:
-        """Insert rows of pages below a page that cannot be read."""
+        """Insert the rows of pages below an unreadable page."""
         try:
             free = self._pages.free()
         except Unreadable:
@@ -356,7 +356,7 @@ class _Repair:
                     break
 
     def _insert(self, table: str, found: PageRow, *, is_reported: bool) -> Row | None:
-        """Insert a row into the new database, or report why not. The row, if it was inserted."""
+        """Insert a row into the new database, or report why not. Returns the inserted row."""
         row = self._current_row(table, found)
         if TABLES[table].has_rowid != (found.rowid is not None):
             self._drop(table, row, "it belongs to another type of table")
@@ -372,7 +372,7 @@ class _Repair:
         return None
 
     def _current_row(self, table: str, found: PageRow) -> Row:
-        """A row as it is stored, or, if it is of format 1, as it would be in the current format."""
+        """A row in the current format, whether it was stored in that or in format 1."""
         row = stored_row(found)
         if not self._is_format_1 or len(row) != len(TABLES[table].content_names):
             return row
@@ -414,7 +414,7 @@ class _Repair:
             losses.append("and more")
 
     def _report_holes(self) -> None:
-        """Sessions whose rows may have been where nothing could be read."""
+        """Report the sessions whose rows may have been in an unreadable place."""
         known = [session for (session,) in self._run("SELECT id FROM session ORDER BY id")]
         for session in sorted(self._client_ids.keys() - set(known)):
             self._add_loss(self._client_name(session, None), "the session itself")
@@ -510,7 +510,7 @@ class _Repair:
             "INSERT INTO used SELECT shared_payload_id, count(*) FROM delivery_extra"
             " WHERE shared_payload_id IS NOT NULL GROUP BY shared_payload_id"
         )
-        # Without the payloads, which may be large.
+        # Select no payloads, because they may be large.
         self._delete(
             "shared_payload",
             "SELECT id, use_count, x'' FROM shared_payload"
@@ -530,7 +530,7 @@ class _Repair:
 
 
 def _same_key(table: str) -> str:
-    """A condition for the row with these key values."""
+    """The SQL condition that selects a row by its key."""
     return " AND ".join(f"{name} = ?" for name in TABLES[table].key_names)
 
 
@@ -542,7 +542,7 @@ def _int_key(row: Row) -> _Key:
 
 
 def stored_row(found: PageRow) -> Row:
-    """The row as SQLite would return it: the rowid is its first column, if it has one."""
+    """The row as SQLite would return it, with its rowid, if it has one, as the first column."""
     return found.values if found.rowid is None else (found.rowid, *found.values[1:])
 
 

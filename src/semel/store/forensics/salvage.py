@@ -1,4 +1,4 @@
-"""Every row of a damaged store that can be read, for an export. Reads only."""
+"""Exports every row of a damaged store that can be read. Reads only."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from semel.store.schema import TABLES, Row, Unusable, content_of, with_checksum
 
 
 def salvage(folder: Path) -> Iterator[dict[str, object] | Gap]:
-    """The rows of a store that nobody uses, as JSON objects, and gaps where nothing can be read."""
+    """The rows of a store that nobody uses, as JSON objects, and a Gap for each unreadable page."""
     with store_errors(folder):
         if not (folder / STORE).exists():
             raise Unusable(f"{folder} is not a data folder: it has no {STORE}")
@@ -27,7 +27,7 @@ def salvage(folder: Path) -> Iterator[dict[str, object] | Gap]:
 
 
 def _as_found(table: str, row: Row) -> dict[str, object]:
-    """A row that may be anything: one of format 1 has no checksum."""
+    """A row as a JSON object, marked if it is damaged. A row of format 1 has no checksum."""
     if len(row) != len(TABLES[table].columns):
         return row_as_json(table, row)
     content = content_of(table, row)
