@@ -594,6 +594,28 @@ def test_a_lower_limit_makes_a_session_shorter_and_none_longer() -> None:
     assert not world.broker.router.sessions
 
 
+@pytest.mark.parametrize(("delay", "due"), [(500, 100), (150, 50), (50, None)])
+def test_a_delayed_will_does_not_outlive_a_session_that_is_cut(delay: int, due: int | None) -> None:
+    """[3.1.3.2.2] it is published at the latest when the session ends"""
+    world = Lasting(BrokerSettings(maximum_session_expiry=1_000))
+    will = Will("w", b"will", properties=Properties(will_delay_interval=delay))
+    world.connect("a", will=will, properties=Properties(session_expiry_interval=900)).cut()
+    world.wait(100)
+    world.given = BrokerSettings(maximum_session_expiry=100)
+    world.crash()
+    reader = world.connect("reader")
+    reader.subscribe("w")
+    if due is None:
+        # It was published before.
+        world.wait(200)
+        assert reader.take() == []
+        return
+    world.wait(due - 1)
+    assert reader.take() == []
+    world.wait(2)
+    assert [packet.payload for packet in reader.take() if isinstance(packet, Publish)] == [b"will"]
+
+
 def test_a_session_that_is_discarded_for_another_does_not_come_back() -> None:
     world = Lasting(BrokerSettings(maximum_sessions=2, sys_interval=0.0))
     for number in range(3):

@@ -186,6 +186,20 @@ def test_sessions_and_rights_count_as_entries() -> None:
     assert len(shelf.routes) <= 3
 
 
+def test_a_route_that_is_dropped_gives_back_all_its_entries() -> None:
+    """Otherwise the cache would rotate earlier and earlier."""
+    shelf = Shelf(maximum=20)
+    for time in range(50):
+        for number in range(5):
+            shelf.learn("t", f"rights {number}")
+        shelf.subscribe("a", "t", qos=time % 2)
+        assert shelf.find("t") is None
+    for number in range(20):
+        shelf.learn(f"u/{number}", "")
+    # Ten in each half.
+    assert len(shelf.routes) == 20
+
+
 def test_a_route_in_the_old_half_is_forgotten_with_the_others() -> None:
     shelf = Shelf(maximum=4)
     for topic_name in ("a", "b", "c"):

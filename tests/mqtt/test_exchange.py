@@ -684,6 +684,29 @@ def test_each_of_two_pubrecs_is_answered_even_after_pubcomp(version: int) -> Non
     assert refused.value.rule.name == "RELEASE_FITS_PUBLISH"
 
 
+@pytest.mark.parametrize("version", [MQTT311, MQTT5])
+def test_the_pubcomp_of_a_repeated_pubrel_may_come_when_the_identifier_is_in_use_again(
+    version: int,
+) -> None:
+    exchange = Exchange([])
+    exchange.observe(CLIENT, Connect("a", version=version), 0)
+    exchange.observe(SERVER, ConnAck(), 0)
+    exchange.observe(CLIENT, Publish("t", qos=2, packet_id=1), 0)
+    for _ in range(2):
+        exchange.observe(SERVER, PubRec(1), 0)
+    for _ in range(2):
+        exchange.observe(CLIENT, PubRel(1), 0)
+    exchange.observe(SERVER, PubComp(1), 0)
+    exchange.observe(CLIENT, Publish("t", b"next", qos=2, packet_id=1), 0)
+    exchange.observe(SERVER, PubComp(1), 0)
+    with pytest.raises(Violation) as refused:
+        exchange.observe(SERVER, PubComp(1), 0)
+    assert refused.value.rule.name == "ANSWER_FITS_REQUEST"
+    exchange.observe(SERVER, PubRec(1), 0)
+    exchange.observe(CLIENT, PubRel(1), 0)
+    exchange.observe(SERVER, PubComp(1), 0)
+
+
 def test_a_second_pubrec_that_is_answered_in_its_turn_allows_one_pubcomp_more() -> None:
     exchange = Exchange([])
     exchange.observe(CLIENT, Connect("a"), 0)

@@ -13,10 +13,12 @@ from semel.store.folder import open_folder, store_row_errors
 from semel.store.forensics.check import check_store
 from semel.store.forensics.repair import repair_store
 from semel.store.forensics.salvage import salvage
+from semel.store.opening import open_store
 from semel.store.record import committed_records
 from semel.store.schema import Damaged, Unusable
 from semel.store.segment_writer import read_rows
 from semel.store.segments import RecordError
+from semel.store.settings import StoreSettings, StreamSettings
 from tests.modes import repeats
 from tests.store.faults import FAULTS
 from tests.store.recorded import fields, reader
@@ -345,3 +347,12 @@ def test_damage_of_one_session_does_not_keep_others_from_their_messages(small: P
             database.queue(1, 3, 10)
         assert [each.number for each in database.queue(2, 1, 10)] == [1]
         assert database.exchanges(1)[1] == [7]
+
+
+def test_damage_in_the_table_of_streams_names_the_store_and_the_way_out(small: Path) -> None:
+    settings = StoreSettings(data=small)
+    damage(small, "UPDATE stream SET last_seq = last_seq + 1")
+    with pytest.raises(Unusable, match="it differs from what was written") as refused:
+        open_store(settings, [StreamSettings(name="yard", filter="#")])
+    assert str(small) in str(refused.value)
+    assert "semel store repair" in str(refused.value)

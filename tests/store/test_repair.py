@@ -5,6 +5,7 @@ import random
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from semel.mqtt.session import NEVER_EXPIRES
 from semel.store.care import describe, export
 from semel.store.folder import open_folder
 from semel.store.forensics.check import check_store
-from semel.store.forensics.pages import Page, Pages
+from semel.store.forensics.pages import Gap, Page, PageRow, Pages
 from semel.store.forensics.repair import RepairReport, repair_store
 from semel.store.forensics.salvage import salvage
 from semel.store.gaps import gap_name
@@ -49,6 +50,24 @@ def works(folder: Path) -> None:
 
 
 # --- one fault at a time --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", ["session", "inbound", "delivery"])
+def test_a_row_without_values_is_dropped(
+    small: Path, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged cell can be decoded to a row that has none."""
+    root = root_of(small, table)
+    walk = Pages.walk
+
+    def with_an_empty_row(pages: Pages, number: int) -> Iterator[PageRow | Gap]:
+        yield from walk(pages, number)
+        if number == root:
+            yield PageRow((), None)
+
+    damage(small, "UPDATE retained SET qos = 1 - qos")
+    monkeypatch.setattr(Pages, "walk", with_an_empty_row)
+    assert repair_store(small, WHEN).dropped[table] == 1
 
 
 def test_a_store_with_nothing_wrong_is_left_alone(small: Path) -> None:
@@ -470,7 +489,7 @@ def test_where_there_is_no_store_nothing_is_made(tmp_path: Path) -> None:
     with pytest.raises(Unusable, match=r"it has no store\.db"):
         repair_store(tmp_path, WHEN)
     assert not (tmp_path / "store.db").exists()
-    with pytest.raises(Unusable, match="it is not a folder, or is missing"):
+    with pytest.raises(Unusable, match="it does not exist"):
         repair_store(tmp_path / "nowhere", WHEN)
     assert not (tmp_path / "nowhere").exists()
 

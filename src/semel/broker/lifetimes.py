@@ -150,7 +150,9 @@ class Lifetimes:
         if kept.due_at is None:
             self._schedule_will(state, now)
         else:
-            state.will_due = kept.due_at
+            # The session may end earlier than when the will was scheduled: its limit may be lower.
+            ends_at = state.session.ends_at
+            state.will_due = kept.due_at if ends_at is None else min(kept.due_at, ends_at)
         if not state.is_durable:
             self._publish_will(state, now)
 

@@ -332,14 +332,14 @@ class Router:
 
     def _deliver_shared(self, group: ShareGroup, message: Message, now: float) -> None:
         """Deliver a message to one member of the group: the next connected one whose queue is not
-        full, else (QoS 1 and 2) the next offline one, else (QoS 1 and 2) a connected one."""
+        full, else (QoS 1 and 2) the next offline one, else a connected one."""
         chosen: SubscriptionEntry | None = None
         keeps_up = False
         for entry in group.connected():
             self.work += ENTRY_WORK
             if self.may_receive(entry.client_id, message.topic_name):
                 keeps_up = len(self.sessions[entry.client_id].session.backlog) < self.maximum_queued
-                if keeps_up or (chosen is None and min(entry.qos, message.qos)):
+                if keeps_up or chosen is None:
                     chosen = entry
                 if keeps_up:
                     break

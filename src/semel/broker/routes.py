@@ -64,6 +64,10 @@ class Route:
         """Whether a publisher with these rights may publish to this topic."""
         return self.allowed == rights or (self.others is not None and rights in self.others)
 
+    def entry_count(self) -> int:
+        """How many entries of the cache it counts as."""
+        return 1 + len(self.states) + (0 if self.others is None else len(self.others))
+
     def allow(self, rights: str) -> None:
         """Add rights that may publish to this topic."""
         if self.others is None:
@@ -129,7 +133,7 @@ class Routes:
             topic = topic_name.encode("utf-8")
             route = self._young.pop(topic, None)
             if route is not None:
-                self._entries -= 1 + len(route.states)
+                self._entries -= route.entry_count()
             self._old.pop(topic, None)
 
     def find(self, topic: bytes) -> Route | None:
@@ -178,7 +182,7 @@ class Routes:
         return Route(topic_name, states, bytes(values), self._streams.of(topic_name), rights)
 
     def _put(self, topic: bytes, route: Route) -> None:
-        size = 1 + len(route.states) + (0 if route.others is None else len(route.others))
+        size = route.entry_count()
         if size > self._maximum:
             return
         if self._entries + size > self._maximum:

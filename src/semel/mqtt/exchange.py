@@ -535,7 +535,8 @@ class Exchange:
         publisher = self._other(sender)
         stage = publisher.stage(packet_id)
         answered = packet_id in publisher.repeats or packet_id in publisher.stray_pubrels
-        if stage == 0 and (not self.history_known or answered):
+        # The identifier may be in use again before the answer to a repeated PUBREL arrives.
+        if answered or (stage == 0 and not self.history_known):
             return
         if stage != RELEASED:
             self._report_no_request(packet_id, found)

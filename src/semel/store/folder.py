@@ -553,7 +553,11 @@ def _check_tables(folder: StoreFolder, steps: Mapping[int, Step] | None) -> None
     with closing(sqlite3.connect(store, isolation_level=None)) as connection:
         try:
             migrate(connection, steps)
-        except sqlite3.OperationalError as problem:
+        except BaseException as problem:
+            # The store is unchanged. A copy at each attempt would fill the disk.
+            copy.unlink()
+            if not isinstance(problem, sqlite3.OperationalError):
+                raise
             raise UnknownFormat(
                 f"it could not be upgraded from format {version} to {VERSION}, and is unchanged: "
                 f"{as_sentence(problem)}"

@@ -71,15 +71,16 @@ def open_store(
         with store_errors(folder.path):
             check_keeper(database, folder.path, keeper)
             node = node_of(database, settings.node)
-        recorded = Streams(
-            [
-                Stream(row.id, row.name, each.filter, row.last_seq)
-                for each in streams
-                for row in (database.stream(each.name),)
-            ]
-        )
+            recorded = Streams(
+                [
+                    Stream(row.id, row.name, each.filter, row.last_seq)
+                    for each in streams
+                    for row in (database.stream(each.name),)
+                ]
+            )
+            has_streams = bool(database.streams())
         archive = None
-        if database.streams():
+        if has_streams:
             if not settings.root:
                 check_record_folder(folder.streams)
             root = settings.root or str(folder.streams)

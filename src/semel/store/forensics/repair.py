@@ -394,9 +394,9 @@ class _Repair:
         self._report.dropped[table] = self._report.dropped.get(table, 0) + 1
         self._report.details.add(table, describe_key(table, row), why)
         if table == "session":
-            client_id = row[1] if len(row) > 1 else None
-            self._add_loss(self._client_name(row[0], client_id), "the session itself")
-        elif table in TABLES_OF_SESSIONS and isinstance(row[0], int):
+            session, client_id = (*row, None, None)[:2]
+            self._add_loss(self._client_name(session, client_id), "the session itself")
+        elif table in TABLES_OF_SESSIONS and row and isinstance(row[0], int):
             self._add_loss(self._client_name(row[0], None), f"{table}: {describe_key(table, row)}")
 
     def _client_name(self, session: object, client_id: object) -> str:
