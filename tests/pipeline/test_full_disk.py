@@ -9,9 +9,10 @@ from random import Random
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from semel.pipeline.compaction import compact, list_files, plan_all
 from semel.pipeline.errors import PipelineError, TableError
 from semel.pipeline.files import DataFile, TableLayout, write_files
 from semel.pipeline.table import LandingBatch, Table
@@ -86,6 +87,33 @@ def test_a_file_that_cannot_be_written_is_a_sentence_wherever_space_ends(
     assert list((tmp_path / "table").iterdir()) == []
     (file,) = write()
     assert file.rows == 3_000
+
+
+@pytest.mark.parametrize("size", [100, 500_000, MIB])
+def test_a_compaction_without_space_leaves_no_file_behind(tmp_path: Path, size: int) -> None:
+    table = tmp_path / "table"
+    for _ in range(2):
+        write_deltalake(table, wide(700), mode="append")
+    before = {path.name for path in table.rglob("*.parquet")}
+    opened = DeltaTable(table)
+    (group,) = plan_all(list_files(opened), 2**30)
+    with largest_file(size), pytest.raises(TableError, match="File too large"):
+        compact(str(table), opened, [group])
+    assert {path.name for path in table.rglob("*.parquet")} == before
+    assert compact(str(table), opened, [group]).rows == 1_400
+
+
+def test_a_compaction_deletes_what_it_wrote_before_it_failed(tmp_path: Path) -> None:
+    """Files of earlier groups that no commit has named."""
+    table = tmp_path / "table"
+    for rows in (10, 10, 1_500, 1_500):
+        write_deltalake(table, wide(rows), mode="append")
+    before = {path.name for path in table.rglob("*.parquet")}
+    opened = DeltaTable(table)
+    files = sorted(list_files(opened), key=lambda file: file.size)
+    with largest_file(2 * MIB), pytest.raises(TableError, match="File too large"):
+        compact(str(table), opened, [files[:2], files[2:]])
+    assert {path.name for path in table.rglob("*.parquet")} == before
 
 
 def fill(filler: Path) -> None:
