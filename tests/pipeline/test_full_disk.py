@@ -1,11 +1,13 @@
 """A full disk under the lake: one sentence, nothing committed, and a retry that works."""
 
+import os
 import resource
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,7 +17,10 @@ from pyspark.sql import SparkSession
 from semel.pipeline.compaction import compact, list_files, plan_all
 from semel.pipeline.errors import PipelineError, TableError
 from semel.pipeline.files import DataFile, TableLayout, write_files
+from semel.pipeline.maintenance import PassFailed, Task, run_pass
+from semel.pipeline.maintenance_process import Policy
 from semel.pipeline.table import LandingBatch, Table
+from tests.pipeline.landing_rows import land_seqs
 from tests.pipeline.made import write_messages
 from tests.pipeline.test_landing import Place
 from tests.pipeline.test_table import PLAIN, plain, values
@@ -137,6 +142,27 @@ def test_a_commit_without_space_for_its_entry_changes_nothing(small: Path) -> No
     filler.unlink()
     assert Table(str(table)).commit(batch).rows == 1
     assert values(table) == [1, 2]
+
+
+def test_maintenance_on_a_full_disk_makes_room_though_it_cannot_compact(small: Path) -> None:
+    assert mount(small, 4 * MIB, "remount")
+    address = str(small / "messages")
+    table = Table(address)
+    for seq in range(1, 71):
+        if seq == 50:
+            DeltaTable(address).create_checkpoint()
+        land_seqs(address, seq, seq, table=table)
+    orphan = small / "messages" / "part-orphan.parquet"
+    orphan.write_bytes(b"of an attempt that was killed")
+    os.utime(orphan, (0, 0))
+    policy = Policy(target_file_size=MIB, small_files=10, file_retention=3600.0, log_entries=10)
+    fill(small / "filler")
+    events: list[dict[str, Any]] = []
+    with pytest.raises(PassFailed, match=r"cannot be compacted: .*No space left on device"):
+        run_pass(Task(address, policy, vacuum=True), events.append)
+    assert [event["action"] for event in events] == ["cleaned log", "vacuumed"]
+    assert not orphan.exists()
+    assert DeltaTable(address).count() == 70
 
 
 def test_a_landing_on_a_full_disk_says_so_and_lands_when_there_is_room(

@@ -19,11 +19,17 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from semel.pipeline import compaction, maintenance
+from semel.pipeline import compaction, maintenance, maintenance_process
 from semel.pipeline.compaction import list_files
 from semel.pipeline.delta_log import log_entry
-from semel.pipeline.errors import PipelineError
-from semel.pipeline.maintenance import Task, checkpoints_in, drop_torn_checkpoint, run_pass
+from semel.pipeline.errors import PipelineError, TableError
+from semel.pipeline.maintenance import (
+    PassFailed,
+    Task,
+    checkpoints_in,
+    drop_torn_checkpoint,
+    run_pass,
+)
 from semel.pipeline.maintenance_process import Maintenance, Policy, Schedule, describe
 from semel.pipeline.table import Table
 from tests.modes import repeats
@@ -142,6 +148,92 @@ def test_a_damaged_file_stays_as_it_is_and_all_else_is_maintained(address: str) 
     assert actions(events) == ["compacted"]
     path.write_bytes(whole)
     assert actions(make_pass(address)) == ["compacted"]
+    assert seqs(address) == list(range(1, 121))
+
+
+def fail_to_compact(*_: object) -> None:
+    raise TableError("the table cannot be compacted: no space")
+
+
+def test_a_pass_that_cannot_compact_still_maintains_the_log_and_vacuums(
+    address: str, landed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_landed(landed, address)
+    DeltaTable(address).create_checkpoint()
+    orphan = Path(address) / "date=2026-03-01" / "part-orphan.parquet"
+    orphan.write_bytes(b"of an attempt that was killed")
+    ago = time.time() - 2 * HOUR
+    os.utime(orphan, (ago, ago))
+    monkeypatch.setattr(maintenance, "CHECKPOINT_COMMITS", 1)
+    monkeypatch.setattr(maintenance, "compact", fail_to_compact)
+    events: list[dict[str, Any]] = []
+    with pytest.raises(PassFailed, match=r"^the table cannot be compacted: no space$") as failure:
+        run_pass(Task(address, POLICY, True), events.append)
+    assert actions(events) == ["checkpointed", "cleaned log", "vacuumed"]
+    assert failure.value.vacuumed
+    assert not orphan.exists()
+
+
+@pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), TableError("a fault")])
+@pytest.mark.parametrize("failing", ["set_properties", "write_checkpoint", "clean_log", "vacuum"])
+def test_each_step_of_a_pass_is_made_whichever_other_fails(
+    address: str, monkeypatch: pytest.MonkeyPatch, failing: str, problem: Exception
+) -> None:
+    land_many(address, 1, 2)
+    steps = ["set_properties", "compact_due", "write_checkpoint", "clean_log", "vacuum"]
+    made: list[str] = []
+
+    def make(name: str) -> Any:
+        def step(*_: object) -> None:
+            made.append(name)
+            if name == failing:
+                raise problem
+
+        return step
+
+    for name in steps:
+        monkeypatch.setattr(maintenance, name, make(name))
+    with pytest.raises(PassFailed) as failure:
+        run_pass(Task(address, POLICY, True), print)
+    assert made == steps
+    assert failure.value.vacuumed is (failing != "vacuum")
+    assert str(failure.value).endswith("a fault" if type(problem) is TableError else "device")
+
+
+def test_problems_of_several_steps_are_told_in_one_line_and_each_once(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land_many(address, 1, 12)
+
+    def fail(*_: object) -> None:
+        raise TableError("the disk is full")
+
+    monkeypatch.setattr(maintenance, "compact", fail_to_compact)
+    monkeypatch.setattr(maintenance, "write_checkpoint", fail)
+    monkeypatch.setattr(maintenance, "vacuum", fail)
+    with pytest.raises(PassFailed) as failure:
+        run_pass(Task(address, POLICY, True), print)
+    assert str(failure.value) == "the table cannot be compacted: no space; the disk is full"
+    assert not failure.value.vacuumed
+
+
+def test_a_file_that_cannot_be_merged_does_not_keep_other_days_from_it(address: str) -> None:
+    land_many(address, 1, 12)
+    land_many(address, 61, 12, day=1)
+    # The name of one file is one that other programs encode differently in the log.
+    one = list_files(DeltaTable(address))[0]
+    folder, _, name = one.path.rpartition("/")
+    entry = next(
+        path for path in (Path(address) / "_delta_log").glob("*.json") if name in path.read_text()
+    )
+    entry.write_text(entry.read_text().replace(name, f"a,{name}"))
+    (Path(address) / one.disk_path).rename(Path(address) / folder / f"a,{name}")
+    for checkpoint in (Path(address) / "_delta_log").glob("*checkpoint*"):
+        checkpoint.unlink()
+    events: list[dict[str, Any]] = []
+    with pytest.raises(PipelineError, match="because of its name"):
+        run_pass(Task(address, POLICY, False), events.append)
+    assert actions(events) == ["compacted"]
     assert seqs(address) == list(range(1, 121))
 
 
@@ -472,21 +564,21 @@ def test_a_pass_is_due_by_commits_by_time_and_not_without_either() -> None:
     assert schedule.is_due(510, -1.0)
     assert schedule.wants_vacuum(1.0, 1.0)
     schedule = Schedule(POLICY)
-    schedule.passed(10, 2.0, vacuum=True, failed=False)
+    schedule.passed(10, 2.0, vacuumed=True, failed=False)
     assert not schedule.is_due(19, 3.0)
     assert schedule.is_due(20, 4.0)
     assert not schedule.wants_vacuum(5.0, 5.0)
-    schedule.passed(20, 5.0, vacuum=False, failed=False)
+    schedule.passed(20, 5.0, vacuumed=False, failed=False)
     assert not schedule.is_due(21, 604.0)
     assert schedule.is_due(21, 605.0)
-    schedule.passed(21, 606.0, vacuum=False, failed=False)
+    schedule.passed(21, 606.0, vacuumed=False, failed=False)
     # Nothing is written any more: for a while files become old enough to be deleted.
     assert not schedule.is_due(21, 3600.0)
     assert schedule.is_due(21, 606.0 + HOUR)
     assert schedule.wants_vacuum(606.0 + HOUR, 606.0 + HOUR)
     for hour in range(1, 10):
         if schedule.is_due(21, 610.0 + hour * HOUR):
-            schedule.passed(21, 610.0 + hour * HOUR, vacuum=True, failed=False)
+            schedule.passed(21, 610.0 + hour * HOUR, vacuumed=True, failed=False)
     assert not schedule.is_due(21, 1e9)
     assert schedule.is_due(22, 1e9)
 
@@ -494,7 +586,7 @@ def test_a_pass_is_due_by_commits_by_time_and_not_without_either() -> None:
 def test_nothing_is_deleted_soon_after_the_clock_has_jumped() -> None:
     schedule = Schedule(POLICY)
     assert schedule.wants_vacuum(0.0, 1_000.0)
-    schedule.passed(1, 0.0, vacuum=True, failed=False)
+    schedule.passed(1, 0.0, vacuumed=True, failed=False)
     assert schedule.wants_vacuum(HOUR, 1_030.0 + HOUR)
     # Ten years ahead: what a landing is writing looks old.
     years = 10 * 365 * 24 * HOUR
@@ -505,9 +597,35 @@ def test_nothing_is_deleted_soon_after_the_clock_has_jumped() -> None:
 
 def test_a_pass_that_failed_is_not_repeated_at_once() -> None:
     schedule = Schedule(POLICY)
-    schedule.passed(10, 0.0, vacuum=False, failed=True)
+    schedule.passed(10, 0.0, vacuumed=False, failed=True)
     assert not schedule.is_due(100, 59.0)
     assert schedule.is_due(100, 60.0)
+
+
+def replace_process(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Let passes be made by another program."""
+    (folder / "other_pass.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setattr(maintenance_process, "MODULE", "other_pass")
+
+
+@pytest.mark.parametrize(
+    ("code", "vacuumed"),
+    [
+        ("", True),
+        ("""print('{"action": "failed", "problem": "a fault", "vacuumed": true}')""", True),
+        ("""print('{"action": "failed", "problem": "a fault", "vacuumed": false}')""", False),
+        ("exit(1)", False),
+    ],
+)
+def test_a_vacuum_that_was_not_made_stays_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, vacuumed: bool
+) -> None:
+    replace_process(tmp_path, monkeypatch, code)
+    keeper = Maintenance(str(tmp_path), POLICY, lambda _: None)
+    keeper.run_once()
+    now = time.monotonic()
+    assert keeper._schedule.wants_vacuum(now, now) is not vacuumed
 
 
 def test_a_problem_is_logged_once_and_a_landing_goes_on(

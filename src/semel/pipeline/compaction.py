@@ -110,7 +110,11 @@ class Compacted:
     rows: int
 
 
-class DamagedFile(TableError):
+class UnmergeableFiles(TableError):
+    """Some files cannot be merged, because of what they are; others of the table may be."""
+
+
+class DamagedFile(UnmergeableFiles):
     """A file does not hold what was written; it was not compacted."""
 
 
@@ -235,7 +239,7 @@ def compact(address: str, table: DeltaTable, groups: Sequence[Sequence[LiveFile]
             not _PLAIN_PATH.fullmatch(file.disk_path)
             or file.disk_path.replace("%", "%25") != file.path
         ):
-            raise TableError(
+            raise UnmergeableFiles(
                 f"{without_secrets(address)}: semel cannot compact file {file.path} because of its"
                 " name: use OPTIMIZE of the program that writes the table"
             )
@@ -306,7 +310,7 @@ class _Sources:
         try:
             return pa.unify_schemas(list(found.values()))
         except (pa.ArrowException, ValueError) as problem:
-            raise TableError(
+            raise UnmergeableFiles(
                 f"{self.shown}: the files of a partition have different types: {one_line(problem)}"
             ) from problem
 

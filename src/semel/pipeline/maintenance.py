@@ -6,7 +6,8 @@
     vacuum        deletes files that no version of the last `file_retention` needs
 
 Without it the cost of commits and queries grows without limit: each lists the log and loads all
-live files. A pass does only what is due, and emits an event for each action.
+live files. A pass does only what is due, and emits an event for each action. Its steps are
+independent: one that fails is reported, and the later ones still run.
 
 It may be killed at any time. Nothing is deleted before its replacement is on disk: the files of a
 compaction are synced before its commit, a checkpoint is synced and read before the entries that it
@@ -28,8 +29,8 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,7 +39,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from semel.pipeline.compaction import DamagedFile, Overtaken, compact, list_files, plan_due
+from semel.pipeline.compaction import Overtaken, UnmergeableFiles, compact, list_files, plan_due
 from semel.pipeline.delta_errors import one_line, table_errors
 from semel.pipeline.delta_fsync import fsync_commit, fsync_path
 from semel.pipeline.delta_log import COMMIT_MARKER, log_entry
@@ -75,10 +76,21 @@ class Task:
     vacuum: bool
 
 
+class PassFailed(PipelineError):
+    """At least one step of a pass failed; the message names each problem once."""
+
+    def __init__(self, problems: Sequence[str], *, vacuumed: bool) -> None:
+        super().__init__("; ".join(dict.fromkeys(problems)))
+        # Whether the pass has vacuumed nevertheless.
+        self.vacuumed = vacuumed
+
+
 def run_pass(task: Task, emit: Emit, *, now: Callable[[], float] = time.time) -> None:
     """Do what is due, and emit an event for each action.
 
-    Raises PipelineError; what was done before the error stays.
+    A step that fails does not keep the later ones from running: on a full disk nothing can be
+    compacted, but log cleanup and vacuum make room. Raises PassFailed at the end, or another
+    PipelineError if the table cannot be read.
     """
     uri, storage = split_address(task.table)
     with table_errors(task.table):
@@ -86,20 +98,35 @@ def run_pass(task: Task, emit: Emit, *, now: Callable[[], float] = time.time) ->
             table = DeltaTable(uri, storage_options=storage or None)
         except TableNotFoundError:
             return
-    set_properties(task, table)
-    damage = compact_due(task, table, emit, now())
-    with table_errors(task.table):
-        table.update_incremental()
-    try:
-        root = open_root(task.table)
-        write_checkpoint(task, table, root, emit)
-        clean_log(task, root, emit)
-    except (OSError, RootError, pa.ArrowException) as problem:
-        raise PipelineError(f"the log of the table: {one_line(problem)}") from problem
+    problems: list[str] = []
+    with _step(problems):
+        set_properties(task, table)
+    with _step(problems):
+        compact_due(task, table, emit, now())
+    with _step(problems, "the log of the table: "):
+        with table_errors(task.table):
+            table.update_incremental()
+        write_checkpoint(task, table, open_root(task.table), emit)
+    with _step(problems, "the log of the table: "):
+        clean_log(task, open_root(task.table), emit)
+    vacuumed = False
     if task.vacuum:
-        vacuum(task, table, emit)
-    if damage is not None:
-        raise damage
+        with _step(problems):
+            vacuum(task, table, emit)
+            vacuumed = True
+    if problems:
+        raise PassFailed(problems, vacuumed=vacuumed)
+
+
+@contextmanager
+def _step(problems: list[str], subject: str = "") -> Iterator[None]:
+    """Collect the error of a step as one sentence; `subject` says what it concerns."""
+    try:
+        yield
+    except PipelineError as problem:
+        problems.append(" ".join(str(problem).split()))
+    except (OSError, RootError, DeltaError, pa.ArrowException) as problem:
+        problems.append(subject + one_line(problem))
 
 
 def set_properties(task: Task, table: DeltaTable) -> None:
@@ -123,13 +150,14 @@ def set_properties(task: Task, table: DeltaTable) -> None:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def compact_due(task: Task, table: DeltaTable, emit: Emit, now: float) -> DamagedFile | None:
+def compact_due(task: Task, table: DeltaTable, emit: Emit, now: float) -> None:
     """Merge files where it is worthwhile, with one commit per new file.
 
-    Returns the error of the first damaged file, or None. Damaged files stay; others are merged.
+    Files that cannot be merged stay, and others are merged; afterwards the first problem is raised.
+    Any other TableError ends the compaction.
     """
     policy = task.policy
-    damage: DamagedFile | None = None
+    unmergeable: UnmergeableFiles | None = None
     groups = plan_due(
         list_files(table), policy.target_file_size, small_files=policy.small_files, now=now
     )
@@ -140,8 +168,8 @@ def compact_due(task: Task, table: DeltaTable, emit: Emit, now: float) -> Damage
         except Overtaken:
             emit({"action": "overtaken", "files": len(group)})
             continue
-        except DamagedFile as problem:
-            damage = damage or problem
+        except UnmergeableFiles as problem:
+            unmergeable = unmergeable or problem
             continue
         emit(
             {
@@ -155,7 +183,8 @@ def compact_due(task: Task, table: DeltaTable, emit: Emit, now: float) -> Damage
                 "seconds": _since(began),
             }
         )
-    return damage
+    if unmergeable is not None:
+        raise unmergeable
 
 
 def vacuum(task: Task, table: DeltaTable, emit: Emit) -> None:
@@ -323,7 +352,9 @@ def main() -> None:
     try:
         run_pass(task, emit)
     except PipelineError as problem:
-        emit({"action": "failed", "problem": " ".join(str(problem).split())})
+        vacuumed = isinstance(problem, PassFailed) and problem.vacuumed
+        text = " ".join(str(problem).split())
+        emit({"action": "failed", "problem": text, "vacuumed": vacuumed})
 
 
 def _end_with_input() -> None:

@@ -103,10 +103,13 @@ class Schedule:
         self._ahead = ahead
         return now - self._vacuum_at >= VACUUM_SECONDS
 
-    def passed(self, version: int, now: float, *, vacuum: bool, failed: bool) -> None:
-        """Record a pass over a table that was at this version when the pass began."""
+    def passed(self, version: int, now: float, *, vacuumed: bool, failed: bool) -> None:
+        """Record a pass over a table that was at this version when the pass began.
+
+        `vacuumed` says whether its vacuum was completed; a failed pass may have vacuumed or not.
+        """
         self._version, self._at, self._failed = version, now, failed
-        if vacuum:
+        if vacuumed:
             self._vacuum_at = now
 
 
@@ -170,16 +173,20 @@ class Maintenance:
                 self._pass(version, vacuum=vacuum)
 
     def _pass(self, version: int, *, vacuum: bool) -> None:
-        problem = self._work(vacuum=vacuum)
+        problem, vacuumed = self._work(vacuum=vacuum)
         if self._stopping.is_set():
             return
         if problem and problem != self._problem:
             LOGGER.warning("maintenance of the table failed, and will be retried: %s", problem)
         self._problem = problem
-        self._schedule.passed(version, time.monotonic(), vacuum=vacuum, failed=bool(problem))
+        now = time.monotonic()
+        self._schedule.passed(version, now, vacuumed=vacuumed, failed=bool(problem))
 
-    def _work(self, *, vacuum: bool) -> str:
-        """Run a maintenance process; returns what went wrong, or an empty string."""
+    def _work(self, *, vacuum: bool) -> tuple[str, bool]:
+        """Run a maintenance process.
+
+        Returns what went wrong, or an empty string, and whether it has vacuumed.
+        """
         task = {"table": self._table, "policy": asdict(self._policy), "vacuum": vacuum}
         try:
             process = subprocess.Popen(
@@ -192,7 +199,7 @@ class Maintenance:
                 process_group=0,
             )
         except OSError as problem:
-            return f"its process cannot be started: {problem}"
+            return f"its process cannot be started: {problem}", False
         assert process.stdin is not None
         assert process.stdout is not None
         with self._lock:
@@ -208,6 +215,7 @@ class Maintenance:
                 event = json.loads(line)
                 if event["action"] == "failed":
                     found = str(event["problem"])
+                    vacuum = bool(event["vacuumed"])
                 else:
                     self._emit(event)
         process.wait()
@@ -216,8 +224,8 @@ class Maintenance:
             with suppress(OSError):
                 process.stdin.close()
         if process.returncode and not found:
-            return f"its process ended with code {process.returncode}"
-        return found
+            return f"its process ended with code {process.returncode}", False
+        return found, vacuum
 
 
 def describe(event: Event) -> str:
