@@ -23,6 +23,7 @@ from semel.pipeline import compaction, maintenance, maintenance_process
 from semel.pipeline.compaction import list_files
 from semel.pipeline.delta_log import log_entry
 from semel.pipeline.errors import PipelineError, TableError
+from semel.pipeline.landing import Landing, make_plan
 from semel.pipeline.maintenance import (
     PassFailed,
     Task,
@@ -31,6 +32,7 @@ from semel.pipeline.maintenance import (
     run_pass,
 )
 from semel.pipeline.maintenance_process import Maintenance, Policy, Schedule, describe
+from semel.pipeline.settings import LandSettings
 from semel.pipeline.table import Table
 from tests.modes import repeats
 from tests.pipeline.landing_rows import batch_of_rows, land_seqs
@@ -648,6 +650,42 @@ def test_a_problem_is_logged_once_and_a_landing_goes_on(
     keeper.run_once()
     assert "compacted" in actions(events)
     assert seqs(address) == list(range(1, 66))
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_signal_ends_the_last_pass_of_a_landing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signals: int
+) -> None:
+    """With two, the process of the pass ignores the end of its input and SIGTERM."""
+    code = """
+import signal, time
+if IGNORE:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print('{"action": "overtaken", "files": 1}', flush=True)
+time.sleep(20)
+"""
+    replace_process(tmp_path, monkeypatch, code.replace("IGNORE", str(signals == 2)))
+    lake = tmp_path / "lake"
+    land_many(str(lake / "messages"), 1, 3)
+    (tmp_path / "root").mkdir()
+    settings = LandSettings(root=str(tmp_path / "root"), lake=str(lake), small_files=2)
+
+    def send(event: dict[str, Any]) -> None:
+        for number in range(signals):
+            threading.Timer(0.5 * number, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+    landing = Landing(make_plan(settings), send)
+    landing._table = Table(str(lake / "messages"))
+    before = signal.signal(signal.SIGTERM, lambda *_: landing.stop())
+    began = time.monotonic()
+    try:
+        with landing._maintained(once=True):
+            pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert time.monotonic() - began < 4
+    assert landing._maintenance is not None
+    assert landing._maintenance.pid is None
 
 
 def test_a_process_ends_with_whoever_started_it(address: str) -> None:

@@ -217,10 +217,12 @@ class Landing:
     def stop(self) -> None:
         """Land the remaining sealed rows, for at most DRAIN_SECONDS, and shut down.
 
-        A second call shuts down at once.
+        A second call shuts down at once. Maintenance at the end of a run with `once` is ended.
         """
         if self._stopping.is_set():
             self._stop_now.set()
+            if self._maintenance is not None:
+                self._maintenance.kill()
         self._stopping.set()
 
     def run(self, *, once: bool = False, spark: "SparkSession | None" = None) -> None:
@@ -394,7 +396,7 @@ class Landing:
             if once and not self._stopping.is_set():
                 table = self._table.load()
                 if table is not None and len(table.file_uris()) >= policy.small_files:
-                    found.run_once()
+                    found.run_once(until=self._stopping)
         finally:
             found.stop()
 

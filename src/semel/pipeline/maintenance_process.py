@@ -37,8 +37,11 @@ VACUUM_SECONDS: Final = 3600.0
 JUMP_SECONDS: Final = 60.0
 # Seconds after a failed pass.
 RETRY_SECONDS: Final = 60.0
-# How long to wait for the process to end before it is killed.
+# How long to wait for the process to end before it is killed, and after that.
 STOP_SECONDS: Final = 5.0
+KILL_SECONDS: Final = 1.0
+# How often a single pass checks whether it shall end.
+CHECK_SECONDS: Final = 0.1
 MODULE: Final = "semel.pipeline.maintenance"
 
 Event = dict[str, Any]
@@ -145,21 +148,41 @@ class Maintenance:
         """Set the current version of the table. Does not block."""
         self._version = version
 
-    def run_once(self) -> None:
-        """Run one pass now; returns when it is done or `stop` is called."""
-        self._pass(self._version, vacuum=True)
+    def run_once(self, *, until: threading.Event | None = None) -> None:
+        """Run one pass now; returns when it is done, or soon after `until` is set or `stop`."""
+        # On the thread, because a signal handler cannot interrupt a read from the process.
+        self._thread = threading.Thread(
+            target=self._pass,
+            args=(self._version,),
+            kwargs={"vacuum": True},
+            name="maintenance",
+            daemon=True,
+        )
+        self._thread.start()
+        while self._thread.is_alive():
+            self._thread.join(CHECK_SECONDS)
+            if until is not None and until.is_set():
+                self.stop()
+                return
 
     def stop(self) -> None:
         """Stop, and end a running pass."""
         self._stopping.set()
         with self._lock:
             process = self._process
-            if process is not None and process.stdin is not None:
-                with suppress(OSError):
-                    process.stdin.close()
+            if process is not None:
+                _end(process)
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
         if process is not None and process.poll() is None:
+            process.kill()
+            if self._thread.is_alive():
+                self._thread.join(KILL_SECONDS)
+
+    def kill(self) -> None:
+        """Kill a running pass. Safe in a signal handler: takes no lock, and does not wait."""
+        process = self._process
+        if process is not None:
             process.kill()
 
     # --- on the thread ----------------------------------------------------------------------------
@@ -210,7 +233,7 @@ class Maintenance:
             process.stdin.write(json.dumps(task) + "\n")
             process.stdin.flush()
             if self._stopping.is_set():
-                process.stdin.close()
+                _end(process)
             for line in process.stdout:
                 event = json.loads(line)
                 if event["action"] == "failed":
@@ -226,6 +249,14 @@ class Maintenance:
         if process.returncode and not found:
             return f"its process ended with code {process.returncode}", False
         return found, vacuum
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """Ask a process to end. A pass may be ended at any point: the next one does what is left."""
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()
+    process.terminate()
 
 
 def describe(event: Event) -> str:
