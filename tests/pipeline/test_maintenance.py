@@ -352,6 +352,27 @@ def test_vacuum_deletes_replaced_files_and_orphans_when_they_are_old_enough(
     assert {str(log / name) for name in log_names(address) if "13" not in name} <= synced
 
 
+def test_a_vacuum_whose_commit_cannot_be_synced_says_so(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land_many(address, 1, 2)
+    orphan = Path(address) / "date=2026-03-01" / "part-orphan.parquet"
+    orphan.write_bytes(b"of an attempt that was killed")
+    os.utime(orphan, (0, 0))
+    table = DeltaTable(address)
+    version = table.version()
+    really = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(log_entry(version + 1)):
+            raise OSError(5, "Input/output error")
+        really(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(TableError, match=rf"version {version + 1} may not be on disk: .*Input/out"):
+        maintenance.vacuum(Task(address, POLICY, True), table, print)
+
+
 def note_syncs(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     synced: set[str] = set()
     really = os.fsync

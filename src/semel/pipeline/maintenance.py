@@ -43,10 +43,10 @@ from semel.pipeline.compaction import Overtaken, UnmergeableFiles, compact, list
 from semel.pipeline.delta_errors import one_line, table_errors
 from semel.pipeline.delta_fsync import fsync_commit, fsync_path
 from semel.pipeline.delta_log import COMMIT_MARKER, log_entry
-from semel.pipeline.errors import PipelineError
+from semel.pipeline.errors import PipelineError, TableError
 from semel.pipeline.lake_address import local_folder, split_address
 from semel.pipeline.maintenance_process import Policy
-from semel.store.roots import Root, RootError, open_root
+from semel.store.roots import Root, RootError, open_root, without_secrets
 
 LOG: Final = "_delta_log"
 # A pass writes a checkpoint of the log after this many commits.
@@ -207,8 +207,16 @@ def vacuum(task: Task, table: DeltaTable, emit: Emit) -> None:
         files = clean(dry_run=False)
         table.update_incremental()
     for version in range(before + 1, table.version() + 1):
-        with suppress(FileNotFoundError):
+        try:
             fsync_commit(task.table, version)
+        except FileNotFoundError:
+            # A checkpoint covers it, and it was deleted.
+            continue
+        except OSError as problem:
+            shown = without_secrets(task.table)
+            raise TableError(
+                f"{shown}: version {version} may not be on disk: {one_line(problem)}"
+            ) from problem
     emit({"action": "vacuumed", "files": len(files), "seconds": _since(began)})
 
 
