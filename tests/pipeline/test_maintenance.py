@@ -14,9 +14,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from semel.pipeline import compaction, maintenance, maintenance_process
@@ -302,7 +303,7 @@ def test_a_checkpoint_that_a_power_failure_has_torn_is_dropped(
 ) -> None:
     land_many(address, 1, 4)
     DeltaTable(address).create_checkpoint()
-    assert drop_torn_checkpoint(address) is None
+    assert drop_torn_checkpoint(address, "plant") is None
     land_many(address, 21, 2)
     log = Path(address) / "_delta_log"
     (checkpoint,) = log.glob("*.checkpoint.parquet")
@@ -312,15 +313,63 @@ def test_a_checkpoint_that_a_power_failure_has_torn_is_dropped(
         checkpoint.write_bytes(checkpoint.read_bytes()[:left])
     with pytest.raises((DeltaError, OSError)):
         DeltaTable(address)
-    assert drop_torn_checkpoint(address) == 4
+    assert drop_torn_checkpoint(address, "plant") == 4
     assert seqs(address) == list(range(1, 31))
     assert Table(address).positions("plant", ["n1"]) == {"n1": 30}
-    assert drop_torn_checkpoint(address) is None
+    assert drop_torn_checkpoint(address, "plant") is None
     # Whether those of others are whole is not for us to say.
     (log / "_last_checkpoint").write_text('{"version": 5, "size": 9, "parts": 2}')
     (log / f"{5:020}.checkpoint.{1:010}.{2:010}.parquet").write_bytes(b"")
-    assert drop_torn_checkpoint(address) is None
+    assert drop_torn_checkpoint(address, "plant") is None
     assert (log / "_last_checkpoint").exists()
+
+
+def tear_checkpoint(address: str) -> None:
+    (checkpoint,) = (Path(address) / "_delta_log").glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+
+
+def landing_of(folder: Path, stream: str) -> Landing:
+    """A landing in the table `messages` of a lake."""
+    (folder / "root").mkdir()
+    lake = str(folder / "lake")
+    return Landing(
+        make_plan(LandSettings(root=str(folder / "root"), lake=lake, stream=stream)), print
+    )
+
+
+@pytest.mark.parametrize("whose", ["of another stream", "of another program", "ours, but cut"])
+def test_a_landing_deletes_nothing_of_a_table_that_is_not_its_own_or_not_whole_without_it(
+    address: str, tmp_path: Path, whose: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if whose == "of another program":
+        for number in range(3):
+            write_deltalake(address, pa.table({"a": [number]}), mode="append")
+    else:
+        land_many(address, 1, 4)
+    DeltaTable(address).create_checkpoint()
+    tear_checkpoint(address)
+    if whose == "ours, but cut":
+        (Path(address) / "_delta_log" / log_entry(0)).unlink()
+    names = log_names(address)
+    landing = landing_of(tmp_path, "other" if whose == "of another stream" else "plant")
+    with pytest.raises(PipelineError):
+        landing.run(once=True)
+    assert log_names(address) == names
+    assert not caplog.records
+
+
+def test_a_landing_drops_a_torn_checkpoint_of_its_table_and_goes_on(
+    address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    land_many(address, 1, 4)
+    DeltaTable(address).create_checkpoint()
+    tear_checkpoint(address)
+    landing_of(tmp_path, "plant")._check_table()
+    assert [name for name in log_names(address) if "checkpoint" in name] == []
+    (record,) = caplog.records
+    assert "the checkpoint of version 4 was incomplete or missing" in record.getMessage()
+    assert seqs(address) == list(range(1, 21))
 
 
 def test_vacuum_deletes_replaced_files_and_orphans_when_they_are_old_enough(
@@ -527,7 +576,7 @@ def test_a_kill_at_each_step_leaves_a_whole_table(address: str, landed: Path, st
     copy_landed(landed, address)
     code = f"""
 import os, sys, json
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from semel.pipeline import compaction, files, maintenance
 from semel.store.roots import LocalRoot
 

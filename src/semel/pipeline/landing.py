@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.extras import need
-from semel.pipeline.errors import PipelineError, sentence_of
+from semel.pipeline.errors import PipelineError, TableError, sentence_of
 from semel.pipeline.lake_address import (
     checkpoint_folder,
     local_folder,
@@ -242,8 +242,7 @@ class Landing:
         from semel.pipeline.stream_record import StreamRecord
         from semel.pipeline.table import Table
 
-        self._drop_torn_checkpoint()
-        check_landed(plan.table, plan.stream)
+        self._check_table()
         self._table = Table(plan.table)
         check_resumable(
             self._table,
@@ -361,20 +360,33 @@ class Landing:
             positions=positions,
         )
 
-    def _drop_torn_checkpoint(self) -> None:
+    def _check_table(self) -> None:
+        """Raise PipelineError if there is a table that is not of this stream, or not readable."""
+        plan = self.plan
+        try:
+            check_landed(plan.table, plan.stream)
+        except TableError:
+            # An incomplete checkpoint makes a table unreadable.
+            if not self._drop_torn_checkpoint():
+                raise
+            check_landed(plan.table, plan.stream)
+
+    def _drop_torn_checkpoint(self) -> bool:
         from semel.pipeline.maintenance import drop_torn_checkpoint
 
         try:
-            torn = drop_torn_checkpoint(self.plan.table)
+            torn = drop_torn_checkpoint(self.plan.table, self.plan.stream)
         except OSError as problem:
             raise PipelineError(f"the log of {self.plan.shown}: {problem}") from None
-        if torn is not None:
-            LOG.warning(
-                "%s: deleted the incomplete checkpoint of version %d, probably caused by a power"
-                " failure; the log is complete without it",
-                self.plan.shown,
-                torn,
-            )
+        if torn is None:
+            return False
+        LOG.warning(
+            "%s: the checkpoint of version %d was incomplete or missing, probably because of a"
+            " power failure; it was removed, and the log is complete without it",
+            self.plan.shown,
+            torn,
+        )
+        return True
 
     @contextmanager
     def _maintained(self, *, once: bool) -> Iterator[None]:

@@ -32,6 +32,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pyarrow as pa
@@ -39,6 +41,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from semel.pipeline.app_transactions import stream_id
 from semel.pipeline.compaction import Overtaken, UnmergeableFiles, compact, list_files, plan_due
 from semel.pipeline.delta_errors import one_line, table_errors
 from semel.pipeline.delta_fsync import fsync_commit, fsync_path
@@ -253,36 +256,58 @@ def write_checkpoint(task: Task, table: DeltaTable, root: Root, emit: Emit) -> N
     )
 
 
-def drop_torn_checkpoint(address: str) -> int | None:
+def drop_torn_checkpoint(address: str, stream: str) -> int | None:
     """Delete a checkpoint that a power failure left incomplete; returns its version, or None.
 
-    delta-rs does not call fsync. A table whose newest checkpoint is incomplete cannot be read,
-    although its log is complete: entries are deleted only after a checkpoint that covers them was
-    synced and read. Only for a local folder, and not for checkpoints in several parts, which other
-    programs write.
+    delta-rs does not call fsync. A table whose newest checkpoint is incomplete or missing cannot be
+    read, although its log is complete: entries are deleted only after a checkpoint that covers them
+    was synced and read. That is verified first, and that the table is the one of the stream. Only
+    for a local folder, and not for checkpoints in several parts, which other programs write. Raises
+    OSError.
     """
     folder = local_folder(address)
     if folder is None:
         return None
-    hint = folder / LOG / LAST_CHECKPOINT
+    log = folder / LOG
+    version = _torn_checkpoint(log)
+    if version is None or not _is_landed_without(log, version, stream):
+        return None
+    # Delete the hint first: without it readers search for a checkpoint, and skip an empty one.
+    (log / LAST_CHECKPOINT).unlink(missing_ok=True)
+    (log / f"{version:020}.checkpoint.parquet").unlink(missing_ok=True)
+    fsync_path(log)
+    return version
+
+
+def _torn_checkpoint(log: Path) -> int | None:
+    """The version of the last checkpoint if it is incomplete or missing, or None."""
     try:
-        version = int(json.loads(hint.read_text("utf-8"))["version"])
+        version = int(json.loads((log / LAST_CHECKPOINT).read_text("utf-8"))["version"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    checkpoint = folder / LOG / f"{version:020}.checkpoint.parquet"
     try:
-        pq.read_metadata(checkpoint)
-        return None
+        pq.read_metadata(log / f"{version:020}.checkpoint.parquet")
     except FileNotFoundError:
-        if list((folder / LOG).glob(f"{version:020}.checkpoint*")):
-            return None
-    except (OSError, pa.ArrowException):
-        pass
-    # Delete the hint first: without it readers search for a checkpoint, and skip an empty one.
-    hint.unlink(missing_ok=True)
-    checkpoint.unlink(missing_ok=True)
-    fsync_path(folder / LOG)
-    return version
+        return None if list(log.glob(f"{version:020}.checkpoint*")) else version
+    except (OSError, pa.ArrowException) as problem:
+        # With an error number, the file could not be read, which says nothing about its content.
+        return version if getattr(problem, "errno", None) is None else None
+    return None
+
+
+def _is_landed_without(log: Path, version: int, stream: str) -> bool:
+    """Whether a log is that of a stream's table, and complete without one of its checkpoints."""
+    with TemporaryDirectory(prefix="semel-") as temporary:
+        copy = Path(temporary) / LOG
+        copy.mkdir()
+        for path in log.iterdir():
+            is_left_out = path.name.startswith(f"{version:020}.checkpoint")
+            if _LOG_FILE.fullmatch(path.name) and not is_left_out:
+                (copy / path.name).symlink_to(path.absolute())
+        try:
+            return DeltaTable(temporary).metadata().name == stream_id(stream)
+        except (DeltaError, OSError, ValueError):
+            return False
 
 
 def clean_log(task: Task, root: Root, emit: Emit) -> None:
