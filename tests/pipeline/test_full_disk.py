@@ -158,7 +158,7 @@ def test_maintenance_on_a_full_disk_makes_room_though_it_cannot_compact(small: P
     policy = Policy(target_file_size=MIB, small_files=10, file_retention=3600.0, log_entries=10)
     fill(small / "filler")
     events: list[dict[str, Any]] = []
-    with pytest.raises(PassFailed, match=r"cannot be compacted: .*No space left on device"):
+    with pytest.raises(PassFailed, match=r"^No space left on device$"):
         run_pass(Task(address, policy, vacuum=True), events.append)
     assert [event["action"] for event in events] == ["cleaned log", "vacuumed"]
     assert not orphan.exists()

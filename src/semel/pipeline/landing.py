@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.extras import need
-from semel.pipeline.errors import PipelineError, TableError, sentence_of
+from semel.pipeline.errors import NO_SPACE, PipelineError, TableError, sentence_of
 from semel.pipeline.lake_address import (
     checkpoint_folder,
     local_folder,
@@ -77,7 +77,6 @@ _DAMAGED: Final = (
     "JsonParseException",
     "metadata file",
 )
-_NO_SPACE: Final = ("No space left on device", "ENOSPC", "Disk quota exceeded")
 # The worker of a reader has 10 seconds to connect, that of a task 60. Neither can be configured.
 _LATE: Final = (
     "Python worker failed to connect back",
@@ -626,7 +625,7 @@ def _spark_errors(plan: LandingPlan) -> Iterator[None]:
 def explain(problem: BaseException, plan: LandingPlan) -> str:
     """One sentence that says why a query ended and what to do."""
     text = _ENDED.sub("", str(problem), count=1)
-    if any(sign in text for sign in _NO_SPACE):
+    if any(sign in text for sign in NO_SPACE):
         return (
             f"no space is left for {plan.shown}, its checkpoint or Spark's temporary files: free"
             " space, and landing continues; nothing is lost"

@@ -46,7 +46,7 @@ from semel.pipeline.compaction import Overtaken, UnmergeableFiles, compact, list
 from semel.pipeline.delta_errors import one_line, table_errors
 from semel.pipeline.delta_fsync import fsync_commit, fsync_path
 from semel.pipeline.delta_log import COMMIT_MARKER, log_entry
-from semel.pipeline.errors import PipelineError, TableError
+from semel.pipeline.errors import NO_SPACE, PipelineError, TableError
 from semel.pipeline.lake_address import local_folder, split_address
 from semel.pipeline.maintenance_process import Policy
 from semel.store.roots import Root, RootError, open_root, without_secrets
@@ -83,7 +83,11 @@ class PassFailed(PipelineError):
     """At least one step of a pass failed; the message names each problem once."""
 
     def __init__(self, problems: Sequence[str], *, vacuumed: bool) -> None:
-        super().__init__("; ".join(dict.fromkeys(problems)))
+        # On a full disk most steps fail, each with a message of its own.
+        shown = (
+            NO_SPACE[0] if any(sign in each for sign in NO_SPACE) else each for each in problems
+        )
+        super().__init__("; ".join(dict.fromkeys(shown)))
         # Whether the pass has vacuumed nevertheless.
         self.vacuumed = vacuumed
 
