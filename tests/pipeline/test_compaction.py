@@ -336,9 +336,11 @@ def test_a_new_file_that_reads_otherwise_than_it_was_written_is_not_committed(
         return really(self, path)
 
     monkeypatch.setattr(TableFolder, "fsync", damage)
+    before = set(place.rglob("*.parquet"))
     with pytest.raises(TableError, match=r"just written, differs from .*nothing was committed"):
         merge_all(place)
     assert DeltaTable(place).version() == 3
+    assert set(place.rglob("*.parquet")) == before
     assert rows_of(place) == ROWS
 
 

@@ -1,20 +1,26 @@
 """A full disk under the lake: one sentence, nothing committed, and a retry that works."""
 
+import os
 import resource
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from semel.pipeline.compaction import compact, list_files, plan_all
 from semel.pipeline.errors import PipelineError, TableError
 from semel.pipeline.files import DataFile, TableLayout, write_files
+from semel.pipeline.maintenance import PassFailed, Task, run_pass
+from semel.pipeline.maintenance_process import Policy
 from semel.pipeline.table import LandingBatch, Table
+from tests.pipeline.landing_rows import land_seqs
 from tests.pipeline.made import write_messages
 from tests.pipeline.test_landing import Place
 from tests.pipeline.test_table import PLAIN, plain, values
@@ -88,6 +94,33 @@ def test_a_file_that_cannot_be_written_is_a_sentence_wherever_space_ends(
     assert file.rows == 3_000
 
 
+@pytest.mark.parametrize("size", [100, 500_000, MIB])
+def test_a_compaction_without_space_leaves_no_file_behind(tmp_path: Path, size: int) -> None:
+    table = tmp_path / "table"
+    for _ in range(2):
+        write_deltalake(table, wide(700), mode="append")
+    before = {path.name for path in table.rglob("*.parquet")}
+    opened = DeltaTable(table)
+    (group,) = plan_all(list_files(opened), 2**30)
+    with largest_file(size), pytest.raises(TableError, match="File too large"):
+        compact(str(table), opened, [group])
+    assert {path.name for path in table.rglob("*.parquet")} == before
+    assert compact(str(table), opened, [group]).rows == 1_400
+
+
+def test_a_compaction_deletes_what_it_wrote_before_it_failed(tmp_path: Path) -> None:
+    """Files of earlier groups that no commit has named."""
+    table = tmp_path / "table"
+    for rows in (10, 10, 1_500, 1_500):
+        write_deltalake(table, wide(rows), mode="append")
+    before = {path.name for path in table.rglob("*.parquet")}
+    opened = DeltaTable(table)
+    files = sorted(list_files(opened), key=lambda file: file.size)
+    with largest_file(2 * MIB), pytest.raises(TableError, match="File too large"):
+        compact(str(table), opened, [files[:2], files[2:]])
+    assert {path.name for path in table.rglob("*.parquet")} == before
+
+
 def fill(filler: Path) -> None:
     """Use up all space that there is."""
     with filler.open("wb", buffering=0) as file, suppress(OSError):
@@ -109,6 +142,27 @@ def test_a_commit_without_space_for_its_entry_changes_nothing(small: Path) -> No
     filler.unlink()
     assert Table(str(table)).commit(batch).rows == 1
     assert values(table) == [1, 2]
+
+
+def test_maintenance_on_a_full_disk_makes_room_though_it_cannot_compact(small: Path) -> None:
+    assert mount(small, 4 * MIB, "remount")
+    address = str(small / "messages")
+    table = Table(address)
+    for seq in range(1, 71):
+        if seq == 50:
+            DeltaTable(address).create_checkpoint()
+        land_seqs(address, seq, seq, table=table)
+    orphan = small / "messages" / "part-orphan.parquet"
+    orphan.write_bytes(b"of an attempt that was killed")
+    os.utime(orphan, (0, 0))
+    policy = Policy(target_file_size=MIB, small_files=10, file_retention=3600.0, log_entries=10)
+    fill(small / "filler")
+    events: list[dict[str, Any]] = []
+    with pytest.raises(PassFailed, match=r"^No space left on device$"):
+        run_pass(Task(address, policy, vacuum=True), events.append)
+    assert [event["action"] for event in events] == ["cleaned log", "vacuumed"]
+    assert not orphan.exists()
+    assert DeltaTable(address).count() == 70
 
 
 def test_a_landing_on_a_full_disk_says_so_and_lands_when_there_is_room(

@@ -7,6 +7,7 @@ import threading
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -20,6 +21,7 @@ from semel.pipeline.app_transactions import position_id
 from semel.pipeline.delta_log import log_entry
 from semel.pipeline.errors import TableError
 from semel.pipeline.lake import (
+    ATTEMPTS,
     LEAST_AGE,
     history,
     node_lags,
@@ -370,6 +372,28 @@ def test_optimize_says_so_when_others_always_come_first(
     monkeypatch.setattr(compaction, "compact", lose)
     with pytest.raises(TableError, match="is something else compacting this table"):
         optimize(str(lake), "t")
+
+
+def test_optimize_counts_only_the_times_in_a_row_that_others_came_first(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from semel.pipeline import compaction
+
+    days = ATTEMPTS + 1
+    for day in range(days):
+        for seq in range(2):
+            append(lake / "many", seq, rows=pa.table({"a": [seq], "day": [str(day)]}))
+    monkeypatch.setattr(lakes, "GROUPS", 1)
+    really = compaction.compact
+    turns = iter(range(1_000))
+
+    def lose_every_other(*given: Any) -> compaction.Compacted:
+        if next(turns) % 2 == 0:
+            raise compaction.Overtaken
+        return really(*given)
+
+    monkeypatch.setattr(compaction, "compact", lose_every_other)
+    assert optimize(str(lake), "many").files_added == days
 
 
 def test_a_commit_that_others_came_before_is_tried_again_and_at_last_told(lake: Path) -> None:

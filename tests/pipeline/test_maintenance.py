@@ -14,17 +14,26 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from semel.pipeline import compaction, maintenance
 from semel.pipeline.compaction import list_files
 from semel.pipeline.delta_log import log_entry
-from semel.pipeline.errors import PipelineError
-from semel.pipeline.maintenance import Task, checkpoints_in, drop_torn_checkpoint, run_pass
-from semel.pipeline.maintenance_process import Maintenance, Policy, Schedule, describe
+from semel.pipeline.errors import PipelineError, TableError
+from semel.pipeline.landing import Landing, make_plan
+from semel.pipeline.maintenance import (
+    PassFailed,
+    Task,
+    checkpoints_in,
+    drop_torn_checkpoint,
+    run_pass,
+)
+from semel.pipeline.maintenance_process import Maintenance, Policy, describe
+from semel.pipeline.settings import LandSettings
 from semel.pipeline.table import Table
 from tests.modes import repeats
 from tests.pipeline.landing_rows import batch_of_rows, land_seqs
@@ -145,6 +154,92 @@ def test_a_damaged_file_stays_as_it_is_and_all_else_is_maintained(address: str) 
     assert seqs(address) == list(range(1, 121))
 
 
+def fail_to_compact(*_: object) -> None:
+    raise TableError("the table cannot be compacted: no space")
+
+
+def test_a_pass_that_cannot_compact_still_maintains_the_log_and_vacuums(
+    address: str, landed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_landed(landed, address)
+    DeltaTable(address).create_checkpoint()
+    orphan = Path(address) / "date=2026-03-01" / "part-orphan.parquet"
+    orphan.write_bytes(b"of an attempt that was killed")
+    ago = time.time() - 2 * HOUR
+    os.utime(orphan, (ago, ago))
+    monkeypatch.setattr(maintenance, "CHECKPOINT_COMMITS", 1)
+    monkeypatch.setattr(maintenance, "compact", fail_to_compact)
+    events: list[dict[str, Any]] = []
+    with pytest.raises(PassFailed, match=r"^the table cannot be compacted: no space$") as failure:
+        run_pass(Task(address, POLICY, True), events.append)
+    assert actions(events) == ["checkpointed", "cleaned log", "vacuumed"]
+    assert failure.value.vacuumed
+    assert not orphan.exists()
+
+
+@pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), TableError("a fault")])
+@pytest.mark.parametrize("failing", ["set_properties", "write_checkpoint", "clean_log", "vacuum"])
+def test_each_step_of_a_pass_is_made_whichever_other_fails(
+    address: str, monkeypatch: pytest.MonkeyPatch, failing: str, problem: Exception
+) -> None:
+    land_many(address, 1, 2)
+    steps = ["set_properties", "compact_due", "write_checkpoint", "clean_log", "vacuum"]
+    made: list[str] = []
+
+    def make(name: str) -> Any:
+        def step(*_: object) -> None:
+            made.append(name)
+            if name == failing:
+                raise problem
+
+        return step
+
+    for name in steps:
+        monkeypatch.setattr(maintenance, name, make(name))
+    with pytest.raises(PassFailed) as failure:
+        run_pass(Task(address, POLICY, True), print)
+    assert made == steps
+    assert failure.value.vacuumed is (failing != "vacuum")
+    assert str(failure.value).endswith("a fault" if type(problem) is TableError else "device")
+
+
+def test_problems_of_several_steps_are_told_in_one_line_and_each_once(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land_many(address, 1, 12)
+
+    def fail(*_: object) -> None:
+        raise TableError("the disk is full")
+
+    monkeypatch.setattr(maintenance, "compact", fail_to_compact)
+    monkeypatch.setattr(maintenance, "write_checkpoint", fail)
+    monkeypatch.setattr(maintenance, "vacuum", fail)
+    with pytest.raises(PassFailed) as failure:
+        run_pass(Task(address, POLICY, True), print)
+    assert str(failure.value) == "the table cannot be compacted: no space; the disk is full"
+    assert not failure.value.vacuumed
+
+
+def test_a_file_that_cannot_be_merged_does_not_keep_other_days_from_it(address: str) -> None:
+    land_many(address, 1, 12)
+    land_many(address, 61, 12, day=1)
+    # The name of one file is one that other programs encode differently in the log.
+    one = list_files(DeltaTable(address))[0]
+    folder, _, name = one.path.rpartition("/")
+    entry = next(
+        path for path in (Path(address) / "_delta_log").glob("*.json") if name in path.read_text()
+    )
+    entry.write_text(entry.read_text().replace(name, f"a,{name}"))
+    (Path(address) / one.disk_path).rename(Path(address) / folder / f"a,{name}")
+    for checkpoint in (Path(address) / "_delta_log").glob("*checkpoint*"):
+        checkpoint.unlink()
+    events: list[dict[str, Any]] = []
+    with pytest.raises(PipelineError, match="because of its name"):
+        run_pass(Task(address, POLICY, False), events.append)
+    assert actions(events) == ["compacted"]
+    assert seqs(address) == list(range(1, 121))
+
+
 def test_positions_and_rows_outlive_checkpoints_and_log_cleanup(
     address: str, landed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,7 +303,7 @@ def test_a_checkpoint_that_a_power_failure_has_torn_is_dropped(
 ) -> None:
     land_many(address, 1, 4)
     DeltaTable(address).create_checkpoint()
-    assert drop_torn_checkpoint(address) is None
+    assert drop_torn_checkpoint(address, "plant") is None
     land_many(address, 21, 2)
     log = Path(address) / "_delta_log"
     (checkpoint,) = log.glob("*.checkpoint.parquet")
@@ -218,15 +313,63 @@ def test_a_checkpoint_that_a_power_failure_has_torn_is_dropped(
         checkpoint.write_bytes(checkpoint.read_bytes()[:left])
     with pytest.raises((DeltaError, OSError)):
         DeltaTable(address)
-    assert drop_torn_checkpoint(address) == 4
+    assert drop_torn_checkpoint(address, "plant") == 4
     assert seqs(address) == list(range(1, 31))
     assert Table(address).positions("plant", ["n1"]) == {"n1": 30}
-    assert drop_torn_checkpoint(address) is None
+    assert drop_torn_checkpoint(address, "plant") is None
     # Whether those of others are whole is not for us to say.
     (log / "_last_checkpoint").write_text('{"version": 5, "size": 9, "parts": 2}')
     (log / f"{5:020}.checkpoint.{1:010}.{2:010}.parquet").write_bytes(b"")
-    assert drop_torn_checkpoint(address) is None
+    assert drop_torn_checkpoint(address, "plant") is None
     assert (log / "_last_checkpoint").exists()
+
+
+def tear_checkpoint(address: str) -> None:
+    (checkpoint,) = (Path(address) / "_delta_log").glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+
+
+def landing_of(folder: Path, stream: str) -> Landing:
+    """A landing in the table `messages` of a lake."""
+    (folder / "root").mkdir()
+    lake = str(folder / "lake")
+    return Landing(
+        make_plan(LandSettings(root=str(folder / "root"), lake=lake, stream=stream)), print
+    )
+
+
+@pytest.mark.parametrize("whose", ["of another stream", "of another program", "ours, but cut"])
+def test_a_landing_deletes_nothing_of_a_table_that_is_not_its_own_or_not_whole_without_it(
+    address: str, tmp_path: Path, whose: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if whose == "of another program":
+        for number in range(3):
+            write_deltalake(address, pa.table({"a": [number]}), mode="append")
+    else:
+        land_many(address, 1, 4)
+    DeltaTable(address).create_checkpoint()
+    tear_checkpoint(address)
+    if whose == "ours, but cut":
+        (Path(address) / "_delta_log" / log_entry(0)).unlink()
+    names = log_names(address)
+    landing = landing_of(tmp_path, "other" if whose == "of another stream" else "plant")
+    with pytest.raises(PipelineError):
+        landing.run(once=True)
+    assert log_names(address) == names
+    assert not caplog.records
+
+
+def test_a_landing_drops_a_torn_checkpoint_of_its_table_and_goes_on(
+    address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    land_many(address, 1, 4)
+    DeltaTable(address).create_checkpoint()
+    tear_checkpoint(address)
+    landing_of(tmp_path, "plant")._check_table()
+    assert [name for name in log_names(address) if "checkpoint" in name] == []
+    (record,) = caplog.records
+    assert "the checkpoint of version 4 was incomplete or missing" in record.getMessage()
+    assert seqs(address) == list(range(1, 21))
 
 
 def test_vacuum_deletes_replaced_files_and_orphans_when_they_are_old_enough(
@@ -256,6 +399,27 @@ def test_vacuum_deletes_replaced_files_and_orphans_when_they_are_old_enough(
     # All of the log was on disk before anything was deleted.
     log = Path(address) / "_delta_log"
     assert {str(log / name) for name in log_names(address) if "13" not in name} <= synced
+
+
+def test_a_vacuum_whose_commit_cannot_be_synced_says_so(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land_many(address, 1, 2)
+    orphan = Path(address) / "date=2026-03-01" / "part-orphan.parquet"
+    orphan.write_bytes(b"of an attempt that was killed")
+    os.utime(orphan, (0, 0))
+    table = DeltaTable(address)
+    version = table.version()
+    really = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(log_entry(version + 1)):
+            raise OSError(5, "Input/output error")
+        really(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(TableError, match=rf"version {version + 1} may not be on disk: .*Input/out"):
+        maintenance.vacuum(Task(address, POLICY, True), table, print)
 
 
 def note_syncs(monkeypatch: pytest.MonkeyPatch) -> set[str]:
@@ -412,7 +576,7 @@ def test_a_kill_at_each_step_leaves_a_whole_table(address: str, landed: Path, st
     copy_landed(landed, address)
     code = f"""
 import os, sys, json
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from semel.pipeline import compaction, files, maintenance
 from semel.store.roots import LocalRoot
 
@@ -457,95 +621,6 @@ maintenance.run_pass(maintenance.Task(sys.argv[1], policy, True), print)
     assert Table(address).positions("plant", ["n1"]) == {"n1": total + 5}
     # Of each of two size classes.
     assert len(list_files(DeltaTable(address))) < 2 * POLICY.small_files
-
-
-# --- when -----------------------------------------------------------------------------------------
-
-
-def test_a_pass_is_due_by_commits_by_time_and_not_without_either() -> None:
-    schedule = Schedule(POLICY)
-    assert not schedule.is_due(-1, 0.0)
-    # At the start there is other work to do, unless the table grows.
-    assert not schedule.is_due(500, -60.0)
-    assert not schedule.is_due(500, -1.0)
-    assert schedule.is_due(500, 0.0)
-    assert schedule.is_due(510, -1.0)
-    assert schedule.wants_vacuum(1.0, 1.0)
-    schedule = Schedule(POLICY)
-    schedule.passed(10, 2.0, vacuum=True, failed=False)
-    assert not schedule.is_due(19, 3.0)
-    assert schedule.is_due(20, 4.0)
-    assert not schedule.wants_vacuum(5.0, 5.0)
-    schedule.passed(20, 5.0, vacuum=False, failed=False)
-    assert not schedule.is_due(21, 604.0)
-    assert schedule.is_due(21, 605.0)
-    schedule.passed(21, 606.0, vacuum=False, failed=False)
-    # Nothing is written any more: for a while files become old enough to be deleted.
-    assert not schedule.is_due(21, 3600.0)
-    assert schedule.is_due(21, 606.0 + HOUR)
-    assert schedule.wants_vacuum(606.0 + HOUR, 606.0 + HOUR)
-    for hour in range(1, 10):
-        if schedule.is_due(21, 610.0 + hour * HOUR):
-            schedule.passed(21, 610.0 + hour * HOUR, vacuum=True, failed=False)
-    assert not schedule.is_due(21, 1e9)
-    assert schedule.is_due(22, 1e9)
-
-
-def test_nothing_is_deleted_soon_after_the_clock_has_jumped() -> None:
-    schedule = Schedule(POLICY)
-    assert schedule.wants_vacuum(0.0, 1_000.0)
-    schedule.passed(1, 0.0, vacuum=True, failed=False)
-    assert schedule.wants_vacuum(HOUR, 1_030.0 + HOUR)
-    # Ten years ahead: what a landing is writing looks old.
-    years = 10 * 365 * 24 * HOUR
-    assert not schedule.wants_vacuum(HOUR + 1, years)
-    assert not schedule.wants_vacuum(HOUR + 2, years + 1)
-    assert schedule.wants_vacuum(2 * HOUR + 1, years + HOUR)
-
-
-def test_a_pass_that_failed_is_not_repeated_at_once() -> None:
-    schedule = Schedule(POLICY)
-    schedule.passed(10, 0.0, vacuum=False, failed=True)
-    assert not schedule.is_due(100, 59.0)
-    assert schedule.is_due(100, 60.0)
-
-
-def test_a_problem_is_logged_once_and_a_landing_goes_on(
-    address: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    land_many(address, 1, 12)
-    one = list_files(DeltaTable(address))[0]
-    path = Path(address) / one.disk_path
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-10])
-    events: list[dict[str, Any]] = []
-    keeper = Maintenance(address, POLICY, events.append)
-    keeper.run_once()
-    keeper.run_once()
-    assert events == []
-    (record,) = caplog.records
-    assert "maintenance of the table failed, and will be retried: " in record.getMessage()
-    land_seqs(address, 61, 65)
-    path.write_bytes(whole)
-    keeper.run_once()
-    assert "compacted" in actions(events)
-    assert seqs(address) == list(range(1, 66))
-
-
-def test_a_process_ends_with_whoever_started_it(address: str) -> None:
-    land_many(address, 1, 12)
-    keeper = Maintenance(address, replace(POLICY, small_files=2), lambda _: None)
-    working = threading.Thread(target=keeper.run_once)
-    working.start()
-    deadline = time.monotonic() + 30
-    while (pid := keeper.pid) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    keeper.stop()
-    working.join(30)
-    assert not working.is_alive()
-    assert not Path(f"/proc/{pid}").exists()
-    assert seqs(address) == list(range(1, 61))
 
 
 def test_entries_of_the_log_have_names_that_are_known(address: str) -> None:

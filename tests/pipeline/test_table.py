@@ -15,6 +15,8 @@ import polars
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+from deltalake.table import TableAlterer
 
 from semel.pipeline.app_transactions import position_id, query_id
 from semel.pipeline.errors import DataLoss, TableError
@@ -489,6 +491,31 @@ def test_a_column_that_is_new_is_added_if_that_is_wanted(tmp_path: Path) -> None
     plain(tmp_path, 3)
     found = DeltaTable(str(tmp_path)).to_pyarrow_table().sort_by("a").to_pydict()
     assert found == {"a": [1, 2, 3], "b": [None, "x", None]}
+
+
+def test_a_column_that_others_always_come_before_is_told_after_a_few_tries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain(tmp_path, 1)
+    tries = []
+
+    def lose(self: TableAlterer, fields: Any) -> None:
+        tries.append(fields)
+        if len(tries) > 100:
+            pytest.fail("it never gives up")
+        DeltaTable(tmp_path).alter.set_table_description(f"another writer's change {len(tries)}")
+        raise CommitFailedError("another writer changed the table")
+
+    monkeypatch.setattr(TableAlterer, "add_columns", lose)
+    wider = schema(("a", "long"), ("b", "string"))
+    files = write_files(pa.table({"a": [2], "b": ["x"]}).to_batches(), TableLayout(str(tmp_path)))
+    batch = LandingBatch(files, wider, may_add_columns=True)
+    with pytest.raises(TableError, match=r"b cannot be added: other writers .*10 times in a row"):
+        Table(str(tmp_path)).commit(batch)
+    assert len(tries) == 10
+    monkeypatch.undo()
+    assert Table(str(tmp_path)).commit(batch).rows == 1
+    assert values(tmp_path) == [1, 2]
 
 
 def test_a_column_of_another_type_is_refused_by_name(tmp_path: Path) -> None:

@@ -22,8 +22,9 @@ read of the originals. Files of earlier versions and of other programs may have 
 their pages cannot be verified.
 
 New files and their directory entries are synced before the commit, and the commit after it. A
-killed attempt leaves files that no commit names, which vacuum deletes. This module never deletes a
-file, not even after a failed commit, which may have succeeded after all.
+killed attempt leaves files that no commit names, which vacuum deletes. If a new file cannot be
+written or verified, the new files of the attempt are deleted. They stay after a failed commit,
+which may have succeeded after all.
 """
 
 import json
@@ -109,7 +110,11 @@ class Compacted:
     rows: int
 
 
-class DamagedFile(TableError):
+class UnmergeableFiles(TableError):
+    """Some files cannot be merged, because of what they are; others of the table may be."""
+
+
+class DamagedFile(UnmergeableFiles):
     """A file does not hold what was written; it was not compacted."""
 
 
@@ -234,14 +239,21 @@ def compact(address: str, table: DeltaTable, groups: Sequence[Sequence[LiveFile]
             not _PLAIN_PATH.fullmatch(file.disk_path)
             or file.disk_path.replace("%", "%25") != file.path
         ):
-            raise TableError(
+            raise UnmergeableFiles(
                 f"{without_secrets(address)}: semel cannot compact file {file.path} because of its"
                 " name: use OPTIMIZE of the program that writes the table"
             )
     folder = TableFolder(address)
     columns = pa.schema(table.schema())
     nulls = _null_counts(table, {file.path for file in removed})
-    written = [_rewrite(_Sources(folder, group, columns, nulls)) for group in groups]
+    written: list[AddAction] = []
+    try:
+        for group in groups:
+            written.append(_rewrite(_Sources(folder, group, columns, nulls)))
+    except BaseException:
+        for new in written:
+            folder.discard(new.path)
+        raise
     version = _commit(address, table, written, removed)
     return Compacted(
         version=version,
@@ -298,7 +310,7 @@ class _Sources:
         try:
             return pa.unify_schemas(list(found.values()))
         except (pa.ArrowException, ValueError) as problem:
-            raise TableError(
+            raise UnmergeableFiles(
                 f"{self.shown}: the files of a partition have different types: {one_line(problem)}"
             ) from problem
 
@@ -391,32 +403,42 @@ def _is_like(found: pa.DataType, expected: pa.DataType) -> bool:
 
 def _rewrite(sources: _Sources) -> AddAction:
     """Write the rows of a group, in their order, to one file; durable and verified."""
-    folder, schema = sources.folder, sources.schema
     above = sources.group[0].disk_path.rpartition("/")[0]
     name = f"part-{secrets.token_hex(16)}.zstd.parquet"
     path = f"{above}/{name}" if above else name
+    try:
+        return _write_merged(sources, path)
+    except BaseException as problem:
+        sources.folder.discard(path)
+        if isinstance(problem, OSError | RuntimeError | pa.ArrowException):
+            raise TableError(
+                f"{sources.shown} cannot be compacted: {one_line(problem)}"
+            ) from problem
+        raise
+
+
+def _write_merged(sources: _Sources, path: str) -> AddAction:
+    """Write the rows of a group to a file, and verify it. Leaves the file if an error occurs."""
+    folder, schema = sources.folder, sources.schema
     footers: list[pq.FileMetaData] = []
     sizes: list[int] = []
     rows = 0
     with_nan: set[str] = set()
     floating = [field.name for field in schema if pa.types.is_floating(field.type)]
-    try:
-        with (
-            folder.create(path) as sink,
-            open_parquet_writer(sink, schema, footers) as writer,
-        ):
-            for part in sources.row_groups():
-                writer.write_table(part, row_group_size=max(1, part.num_rows))
-                sizes.append(part.nbytes)
-                rows += part.num_rows
-                for column in floating:
-                    if pc.any(pc.is_nan(part.column(column))).as_py():
-                        with_nan.add(column)
-            writer.add_key_value_metadata(encode_group_bytes(sizes))
-        size = folder.fsync(path)
-        _check_written(sources, path)
-    except (OSError, RuntimeError, pa.ArrowException) as problem:
-        raise TableError(f"{sources.shown} cannot be compacted: {one_line(problem)}") from problem
+    with (
+        folder.create(path) as sink,
+        open_parquet_writer(sink, schema, footers) as writer,
+    ):
+        for part in sources.row_groups():
+            writer.write_table(part, row_group_size=max(1, part.num_rows))
+            sizes.append(part.nbytes)
+            rows += part.num_rows
+            for column in floating:
+                if pc.any(pc.is_nan(part.column(column))).as_py():
+                    with_nan.add(column)
+        writer.add_key_value_metadata(encode_group_bytes(sizes))
+    size = folder.fsync(path)
+    _check_written(sources, path)
     statistics = statistics_from(footers[0], schema, rows, with_nan)
     return AddAction(
         path=path,

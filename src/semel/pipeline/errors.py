@@ -8,6 +8,8 @@ command can print that alone.
 import re
 from typing import Final
 
+# Messages of Java, Rust and Python about a full disk.
+NO_SPACE: Final = ("No space left on device", "ENOSPC", "Disk quota exceeded")
 # The last line of a traceback; Spark indents it, or appends its own text.
 _SENTENCE: Final = re.compile(r"^\s*semel\.pipeline\.errors\.[A-Za-z]+: (.+?)\s*$", re.MULTILINE)
 

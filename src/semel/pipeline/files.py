@@ -16,7 +16,7 @@ import socket
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -206,26 +206,18 @@ def _write(
 def _fill(sink: Any, table: pa.Table) -> pq.FileMetaData:
     """Write all rows; returns the footer. Raises OSError."""
     footers: list[pq.FileMetaData] = []
-    writer = open_parquet_writer(sink, table.schema, footers)
-    try:
+    with open_parquet_writer(sink, table.schema, footers) as writer:
         writer.write_table(table, row_group_size=GROUP_ROWS)
         groups = range(0, table.num_rows, GROUP_ROWS)
         sizes = [table.slice(begin, GROUP_ROWS).nbytes for begin in groups]
         writer.add_key_value_metadata(encode_group_bytes(sizes))
-        writer.close()
-    except OSError:
-        # Without `with`: a writer that has failed raises another error when it is closed, which
-        # would hide the cause. It would also close itself when it is garbage-collected.
-        with suppress(Exception):
-            writer.close()
-        writer.is_open = False
-        raise
     return footers[0]
 
 
+@contextmanager
 def open_parquet_writer(
     sink: Any, schema: pa.Schema, footers: list[pq.FileMetaData]
-) -> pq.ParquetWriter:
+) -> Iterator[pq.ParquetWriter]:
     """A writer for files of a table; when it is closed, it adds its footer to `footers`."""
     growing = [
         field.name
@@ -238,7 +230,7 @@ def open_parquet_writer(
         # Binary values rarely repeat, so a dictionary of them would be discarded.
         if field.name not in growing and not pa.types.is_binary(field.type)
     ]
-    return pq.ParquetWriter(
+    writer = pq.ParquetWriter(
         sink,
         schema,
         compression="zstd",
@@ -250,6 +242,16 @@ def open_parquet_writer(
         write_page_checksum=True,
         metadata_collector=footers,
     )
+    try:
+        yield writer
+        writer.close()
+    except BaseException:
+        # A writer that has failed raises another error when it is closed, which would hide the
+        # cause. It would also close itself when it is garbage-collected.
+        with suppress(Exception):
+            writer.close()
+        writer.is_open = False
+        raise
 
 
 def runs_of(table: pa.Table) -> dict[str, list[Run]]:

@@ -466,6 +466,7 @@ def optimize(lake: str, table: str, *, target_bytes: int = TARGET_BYTES) -> Opti
         try:
             done.append(compact(address, opened, groups[:GROUPS]))
             groups = groups[GROUPS:]
+            overtaken = 0
         except Overtaken:
             overtaken += 1
             if overtaken == ATTEMPTS:

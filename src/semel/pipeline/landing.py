@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.extras import need
-from semel.pipeline.errors import PipelineError, sentence_of
+from semel.pipeline.errors import NO_SPACE, PipelineError, TableError, sentence_of
 from semel.pipeline.lake_address import (
     checkpoint_folder,
     local_folder,
@@ -77,7 +77,6 @@ _DAMAGED: Final = (
     "JsonParseException",
     "metadata file",
 )
-_NO_SPACE: Final = ("No space left on device", "ENOSPC", "Disk quota exceeded")
 # The worker of a reader has 10 seconds to connect, that of a task 60. Neither can be configured.
 _LATE: Final = (
     "Python worker failed to connect back",
@@ -217,10 +216,12 @@ class Landing:
     def stop(self) -> None:
         """Land the remaining sealed rows, for at most DRAIN_SECONDS, and shut down.
 
-        A second call shuts down at once.
+        A second call shuts down at once. Maintenance at the end of a run with `once` is ended.
         """
         if self._stopping.is_set():
             self._stop_now.set()
+            if self._maintenance is not None:
+                self._maintenance.kill()
         self._stopping.set()
 
     def run(self, *, once: bool = False, spark: "SparkSession | None" = None) -> None:
@@ -240,8 +241,7 @@ class Landing:
         from semel.pipeline.stream_record import StreamRecord
         from semel.pipeline.table import Table
 
-        self._drop_torn_checkpoint()
-        check_landed(plan.table, plan.stream)
+        self._check_table()
         self._table = Table(plan.table)
         check_resumable(
             self._table,
@@ -359,20 +359,33 @@ class Landing:
             positions=positions,
         )
 
-    def _drop_torn_checkpoint(self) -> None:
+    def _check_table(self) -> None:
+        """Raise PipelineError if there is a table that is not of this stream, or not readable."""
+        plan = self.plan
+        try:
+            check_landed(plan.table, plan.stream)
+        except TableError:
+            # An incomplete checkpoint makes a table unreadable.
+            if not self._drop_torn_checkpoint():
+                raise
+            check_landed(plan.table, plan.stream)
+
+    def _drop_torn_checkpoint(self) -> bool:
         from semel.pipeline.maintenance import drop_torn_checkpoint
 
         try:
-            torn = drop_torn_checkpoint(self.plan.table)
+            torn = drop_torn_checkpoint(self.plan.table, self.plan.stream)
         except OSError as problem:
             raise PipelineError(f"the log of {self.plan.shown}: {problem}") from None
-        if torn is not None:
-            LOG.warning(
-                "%s: deleted the incomplete checkpoint of version %d, probably caused by a power"
-                " failure; the log is complete without it",
-                self.plan.shown,
-                torn,
-            )
+        if torn is None:
+            return False
+        LOG.warning(
+            "%s: the checkpoint of version %d was incomplete or missing, probably because of a"
+            " power failure; it was removed, and the log is complete without it",
+            self.plan.shown,
+            torn,
+        )
+        return True
 
     @contextmanager
     def _maintained(self, *, once: bool) -> Iterator[None]:
@@ -394,7 +407,7 @@ class Landing:
             if once and not self._stopping.is_set():
                 table = self._table.load()
                 if table is not None and len(table.file_uris()) >= policy.small_files:
-                    found.run_once()
+                    found.run_once(until=self._stopping)
         finally:
             found.stop()
 
@@ -612,7 +625,7 @@ def _spark_errors(plan: LandingPlan) -> Iterator[None]:
 def explain(problem: BaseException, plan: LandingPlan) -> str:
     """One sentence that says why a query ended and what to do."""
     text = _ENDED.sub("", str(problem), count=1)
-    if any(sign in text for sign in _NO_SPACE):
+    if any(sign in text for sign in NO_SPACE):
         return (
             f"no space is left for {plan.shown}, its checkpoint or Spark's temporary files: free"
             " space, and landing continues; nothing is lost"

@@ -6,7 +6,8 @@
     vacuum        deletes files that no version of the last `file_retention` needs
 
 Without it the cost of commits and queries grows without limit: each lists the log and loads all
-live files. A pass does only what is due, and emits an event for each action.
+live files. A pass does only what is due, and emits an event for each action. Its steps are
+independent: one that fails is reported, and the later ones still run.
 
 It may be killed at any time. Nothing is deleted before its replacement is on disk: the files of a
 compaction are synced before its commit, a checkpoint is synced and read before the entries that it
@@ -28,9 +29,11 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pyarrow as pa
@@ -38,14 +41,15 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from semel.pipeline.compaction import DamagedFile, Overtaken, compact, list_files, plan_due
+from semel.pipeline.app_transactions import stream_id
+from semel.pipeline.compaction import Overtaken, UnmergeableFiles, compact, list_files, plan_due
 from semel.pipeline.delta_errors import one_line, table_errors
 from semel.pipeline.delta_fsync import fsync_commit, fsync_path
 from semel.pipeline.delta_log import COMMIT_MARKER, log_entry
-from semel.pipeline.errors import PipelineError
+from semel.pipeline.errors import NO_SPACE, PipelineError, TableError
 from semel.pipeline.lake_address import local_folder, split_address
 from semel.pipeline.maintenance_process import Policy
-from semel.store.roots import Root, RootError, open_root
+from semel.store.roots import Root, RootError, open_root, without_secrets
 
 LOG: Final = "_delta_log"
 # A pass writes a checkpoint of the log after this many commits.
@@ -75,10 +79,25 @@ class Task:
     vacuum: bool
 
 
+class PassFailed(PipelineError):
+    """At least one step of a pass failed; the message names each problem once."""
+
+    def __init__(self, problems: Sequence[str], *, vacuumed: bool) -> None:
+        # On a full disk most steps fail, each with a message of its own.
+        shown = (
+            NO_SPACE[0] if any(sign in each for sign in NO_SPACE) else each for each in problems
+        )
+        super().__init__("; ".join(dict.fromkeys(shown)))
+        # Whether the pass has vacuumed nevertheless.
+        self.vacuumed = vacuumed
+
+
 def run_pass(task: Task, emit: Emit, *, now: Callable[[], float] = time.time) -> None:
     """Do what is due, and emit an event for each action.
 
-    Raises PipelineError; what was done before the error stays.
+    A step that fails does not keep the later ones from running: on a full disk nothing can be
+    compacted, but log cleanup and vacuum make room. Raises PassFailed at the end, or another
+    PipelineError if the table cannot be read.
     """
     uri, storage = split_address(task.table)
     with table_errors(task.table):
@@ -86,20 +105,35 @@ def run_pass(task: Task, emit: Emit, *, now: Callable[[], float] = time.time) ->
             table = DeltaTable(uri, storage_options=storage or None)
         except TableNotFoundError:
             return
-    set_properties(task, table)
-    damage = compact_due(task, table, emit, now())
-    with table_errors(task.table):
-        table.update_incremental()
-    try:
-        root = open_root(task.table)
-        write_checkpoint(task, table, root, emit)
-        clean_log(task, root, emit)
-    except (OSError, RootError, pa.ArrowException) as problem:
-        raise PipelineError(f"the log of the table: {one_line(problem)}") from problem
+    problems: list[str] = []
+    with _step(problems):
+        set_properties(task, table)
+    with _step(problems):
+        compact_due(task, table, emit, now())
+    with _step(problems, "the log of the table: "):
+        with table_errors(task.table):
+            table.update_incremental()
+        write_checkpoint(task, table, open_root(task.table), emit)
+    with _step(problems, "the log of the table: "):
+        clean_log(task, open_root(task.table), emit)
+    vacuumed = False
     if task.vacuum:
-        vacuum(task, table, emit)
-    if damage is not None:
-        raise damage
+        with _step(problems):
+            vacuum(task, table, emit)
+            vacuumed = True
+    if problems:
+        raise PassFailed(problems, vacuumed=vacuumed)
+
+
+@contextmanager
+def _step(problems: list[str], subject: str = "") -> Iterator[None]:
+    """Collect the error of a step as one sentence; `subject` says what it concerns."""
+    try:
+        yield
+    except PipelineError as problem:
+        problems.append(" ".join(str(problem).split()))
+    except (OSError, RootError, DeltaError, pa.ArrowException) as problem:
+        problems.append(subject + one_line(problem))
 
 
 def set_properties(task: Task, table: DeltaTable) -> None:
@@ -123,13 +157,14 @@ def set_properties(task: Task, table: DeltaTable) -> None:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def compact_due(task: Task, table: DeltaTable, emit: Emit, now: float) -> DamagedFile | None:
+def compact_due(task: Task, table: DeltaTable, emit: Emit, now: float) -> None:
     """Merge files where it is worthwhile, with one commit per new file.
 
-    Returns the error of the first damaged file, or None. Damaged files stay; others are merged.
+    Files that cannot be merged stay, and others are merged; afterwards the first problem is raised.
+    Any other TableError ends the compaction.
     """
     policy = task.policy
-    damage: DamagedFile | None = None
+    unmergeable: UnmergeableFiles | None = None
     groups = plan_due(
         list_files(table), policy.target_file_size, small_files=policy.small_files, now=now
     )
@@ -140,8 +175,8 @@ def compact_due(task: Task, table: DeltaTable, emit: Emit, now: float) -> Damage
         except Overtaken:
             emit({"action": "overtaken", "files": len(group)})
             continue
-        except DamagedFile as problem:
-            damage = damage or problem
+        except UnmergeableFiles as problem:
+            unmergeable = unmergeable or problem
             continue
         emit(
             {
@@ -155,7 +190,8 @@ def compact_due(task: Task, table: DeltaTable, emit: Emit, now: float) -> Damage
                 "seconds": _since(began),
             }
         )
-    return damage
+    if unmergeable is not None:
+        raise unmergeable
 
 
 def vacuum(task: Task, table: DeltaTable, emit: Emit) -> None:
@@ -178,8 +214,16 @@ def vacuum(task: Task, table: DeltaTable, emit: Emit) -> None:
         files = clean(dry_run=False)
         table.update_incremental()
     for version in range(before + 1, table.version() + 1):
-        with suppress(FileNotFoundError):
+        try:
             fsync_commit(task.table, version)
+        except FileNotFoundError:
+            # A checkpoint covers it, and it was deleted.
+            continue
+        except OSError as problem:
+            shown = without_secrets(task.table)
+            raise TableError(
+                f"{shown}: version {version} may not be on disk: {one_line(problem)}"
+            ) from problem
     emit({"action": "vacuumed", "files": len(files), "seconds": _since(began)})
 
 
@@ -216,36 +260,58 @@ def write_checkpoint(task: Task, table: DeltaTable, root: Root, emit: Emit) -> N
     )
 
 
-def drop_torn_checkpoint(address: str) -> int | None:
+def drop_torn_checkpoint(address: str, stream: str) -> int | None:
     """Delete a checkpoint that a power failure left incomplete; returns its version, or None.
 
-    delta-rs does not call fsync. A table whose newest checkpoint is incomplete cannot be read,
-    although its log is complete: entries are deleted only after a checkpoint that covers them was
-    synced and read. Only for a local folder, and not for checkpoints in several parts, which other
-    programs write.
+    delta-rs does not call fsync. A table whose newest checkpoint is incomplete or missing cannot be
+    read, although its log is complete: entries are deleted only after a checkpoint that covers them
+    was synced and read. That is verified first, and that the table is the one of the stream. Only
+    for a local folder, and not for checkpoints in several parts, which other programs write. Raises
+    OSError.
     """
     folder = local_folder(address)
     if folder is None:
         return None
-    hint = folder / LOG / LAST_CHECKPOINT
+    log = folder / LOG
+    version = _torn_checkpoint(log)
+    if version is None or not _is_landed_without(log, version, stream):
+        return None
+    # Delete the hint first: without it readers search for a checkpoint, and skip an empty one.
+    (log / LAST_CHECKPOINT).unlink(missing_ok=True)
+    (log / f"{version:020}.checkpoint.parquet").unlink(missing_ok=True)
+    fsync_path(log)
+    return version
+
+
+def _torn_checkpoint(log: Path) -> int | None:
+    """The version of the last checkpoint if it is incomplete or missing, or None."""
     try:
-        version = int(json.loads(hint.read_text("utf-8"))["version"])
+        version = int(json.loads((log / LAST_CHECKPOINT).read_text("utf-8"))["version"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    checkpoint = folder / LOG / f"{version:020}.checkpoint.parquet"
     try:
-        pq.read_metadata(checkpoint)
-        return None
+        pq.read_metadata(log / f"{version:020}.checkpoint.parquet")
     except FileNotFoundError:
-        if list((folder / LOG).glob(f"{version:020}.checkpoint*")):
-            return None
-    except (OSError, pa.ArrowException):
-        pass
-    # Delete the hint first: without it readers search for a checkpoint, and skip an empty one.
-    hint.unlink(missing_ok=True)
-    checkpoint.unlink(missing_ok=True)
-    fsync_path(folder / LOG)
-    return version
+        return None if list(log.glob(f"{version:020}.checkpoint*")) else version
+    except (OSError, pa.ArrowException) as problem:
+        # With an error number, the file could not be read, which says nothing about its content.
+        return version if getattr(problem, "errno", None) is None else None
+    return None
+
+
+def _is_landed_without(log: Path, version: int, stream: str) -> bool:
+    """Whether a log is that of a stream's table, and complete without one of its checkpoints."""
+    with TemporaryDirectory(prefix="semel-") as temporary:
+        copy = Path(temporary) / LOG
+        copy.mkdir()
+        for path in log.iterdir():
+            is_left_out = path.name.startswith(f"{version:020}.checkpoint")
+            if _LOG_FILE.fullmatch(path.name) and not is_left_out:
+                (copy / path.name).symlink_to(path.absolute())
+        try:
+            return DeltaTable(temporary).metadata().name == stream_id(stream)
+        except (DeltaError, OSError, ValueError):
+            return False
 
 
 def clean_log(task: Task, root: Root, emit: Emit) -> None:
@@ -323,7 +389,9 @@ def main() -> None:
     try:
         run_pass(task, emit)
     except PipelineError as problem:
-        emit({"action": "failed", "problem": " ".join(str(problem).split())})
+        vacuumed = isinstance(problem, PassFailed) and problem.vacuumed
+        text = " ".join(str(problem).split())
+        emit({"action": "failed", "problem": text, "vacuumed": vacuumed})
 
 
 def _end_with_input() -> None:

@@ -37,8 +37,11 @@ VACUUM_SECONDS: Final = 3600.0
 JUMP_SECONDS: Final = 60.0
 # Seconds after a failed pass.
 RETRY_SECONDS: Final = 60.0
-# How long to wait for the process to end before it is killed.
+# How long to wait for the process to end before it is killed, and after that.
 STOP_SECONDS: Final = 5.0
+KILL_SECONDS: Final = 1.0
+# How often a single pass checks whether it shall end.
+CHECK_SECONDS: Final = 0.1
 MODULE: Final = "semel.pipeline.maintenance"
 
 Event = dict[str, Any]
@@ -103,10 +106,13 @@ class Schedule:
         self._ahead = ahead
         return now - self._vacuum_at >= VACUUM_SECONDS
 
-    def passed(self, version: int, now: float, *, vacuum: bool, failed: bool) -> None:
-        """Record a pass over a table that was at this version when the pass began."""
+    def passed(self, version: int, now: float, *, vacuumed: bool, failed: bool) -> None:
+        """Record a pass over a table that was at this version when the pass began.
+
+        `vacuumed` says whether its vacuum was completed; a failed pass may have vacuumed or not.
+        """
         self._version, self._at, self._failed = version, now, failed
-        if vacuum:
+        if vacuumed:
             self._vacuum_at = now
 
 
@@ -142,21 +148,41 @@ class Maintenance:
         """Set the current version of the table. Does not block."""
         self._version = version
 
-    def run_once(self) -> None:
-        """Run one pass now; returns when it is done or `stop` is called."""
-        self._pass(self._version, vacuum=True)
+    def run_once(self, *, until: threading.Event | None = None) -> None:
+        """Run one pass now; returns when it is done, or soon after `until` is set or `stop`."""
+        # On the thread, because a signal handler cannot interrupt a read from the process.
+        self._thread = threading.Thread(
+            target=self._pass,
+            args=(self._version,),
+            kwargs={"vacuum": True},
+            name="maintenance",
+            daemon=True,
+        )
+        self._thread.start()
+        while self._thread.is_alive():
+            self._thread.join(CHECK_SECONDS)
+            if until is not None and until.is_set():
+                self.stop()
+                return
 
     def stop(self) -> None:
         """Stop, and end a running pass."""
         self._stopping.set()
         with self._lock:
             process = self._process
-            if process is not None and process.stdin is not None:
-                with suppress(OSError):
-                    process.stdin.close()
+            if process is not None:
+                _end(process)
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
         if process is not None and process.poll() is None:
+            process.kill()
+            if self._thread.is_alive():
+                self._thread.join(KILL_SECONDS)
+
+    def kill(self) -> None:
+        """Kill a running pass. Safe in a signal handler: takes no lock, and does not wait."""
+        process = self._process
+        if process is not None:
             process.kill()
 
     # --- on the thread ----------------------------------------------------------------------------
@@ -170,16 +196,20 @@ class Maintenance:
                 self._pass(version, vacuum=vacuum)
 
     def _pass(self, version: int, *, vacuum: bool) -> None:
-        problem = self._work(vacuum=vacuum)
+        problem, vacuumed = self._work(vacuum=vacuum)
         if self._stopping.is_set():
             return
         if problem and problem != self._problem:
             LOGGER.warning("maintenance of the table failed, and will be retried: %s", problem)
         self._problem = problem
-        self._schedule.passed(version, time.monotonic(), vacuum=vacuum, failed=bool(problem))
+        now = time.monotonic()
+        self._schedule.passed(version, now, vacuumed=vacuumed, failed=bool(problem))
 
-    def _work(self, *, vacuum: bool) -> str:
-        """Run a maintenance process; returns what went wrong, or an empty string."""
+    def _work(self, *, vacuum: bool) -> tuple[str, bool]:
+        """Run a maintenance process.
+
+        Returns what went wrong, or an empty string, and whether it has vacuumed.
+        """
         task = {"table": self._table, "policy": asdict(self._policy), "vacuum": vacuum}
         try:
             process = subprocess.Popen(
@@ -192,7 +222,7 @@ class Maintenance:
                 process_group=0,
             )
         except OSError as problem:
-            return f"its process cannot be started: {problem}"
+            return f"its process cannot be started: {problem}", False
         assert process.stdin is not None
         assert process.stdout is not None
         with self._lock:
@@ -203,11 +233,12 @@ class Maintenance:
             process.stdin.write(json.dumps(task) + "\n")
             process.stdin.flush()
             if self._stopping.is_set():
-                process.stdin.close()
+                _end(process)
             for line in process.stdout:
                 event = json.loads(line)
                 if event["action"] == "failed":
                     found = str(event["problem"])
+                    vacuum = bool(event["vacuumed"])
                 else:
                     self._emit(event)
         process.wait()
@@ -216,8 +247,16 @@ class Maintenance:
             with suppress(OSError):
                 process.stdin.close()
         if process.returncode and not found:
-            return f"its process ended with code {process.returncode}"
-        return found
+            return f"its process ended with code {process.returncode}", False
+        return found, vacuum
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """Ask a process to end. A pass may be ended at any point: the next one does what is left."""
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()
+    process.terminate()
 
 
 def describe(event: Event) -> str:

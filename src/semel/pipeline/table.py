@@ -53,6 +53,8 @@ LOG: Final = logging.getLogger("semel.pipeline")
 
 # Attempts to commit, each of which failed because another writer had committed first.
 ATTEMPTS: Final = 50
+# Attempts to add columns to a table that other writers change at the same time.
+ADD_ATTEMPTS: Final = 10
 # Tables that a process keeps loaded, by address.
 CACHE_SIZE: Final = 8
 _CACHE: Final[dict[str, "Table"]] = {}
@@ -229,6 +231,29 @@ class Table:
     def _prepare(self, batch: LandingBatch) -> DeltaTable:
         """The table, created or widened if necessary, and checked against the batch."""
         schema = Schema.from_json(json.dumps(nullable(json.loads(batch.schema))))
+        table, new = self._load_checked(batch, schema)
+        for _ in range(ADD_ATTEMPTS):
+            if not new:
+                return table
+            try:
+                table.alter.add_columns(new)
+            except CommitFailedError:
+                pass  # another writer may have added them: check again
+            except DeltaError as problem:
+                raise TableError(f"{self.shown}: {_names(new)}: {one_line(problem)}") from problem
+            table, new = self._load_checked(batch, schema)
+        if new:
+            raise TableError(
+                f"{self.shown}: {_names(new)} cannot be added: other writers changed the table"
+                f" first {ADD_ATTEMPTS} times in a row; is something else changing it continuously?"
+            )
+        return table
+
+    def _load_checked(self, batch: LandingBatch, schema: Schema) -> tuple[DeltaTable, list[Field]]:
+        """The current version of the table, created if necessary, and the columns that it lacks.
+
+        Raises TableError if the batch does not fit the table.
+        """
         table = self.load()
         if table is None:
             # A new table can only take rows from the beginning of the record.
@@ -242,21 +267,12 @@ class Table:
         self._check_fits(table, batch, schema)
         self._check_not_restored(table, batch)
         new = new_columns(table.schema(), schema)
-        if new:
-            names = ", ".join(field.name for field in new)
-            if not batch.may_add_columns:
-                raise TableError(
-                    f"{self.shown} has no column {names}: set mergeSchema to true to add "
-                    + ("it" if len(new) == 1 else "them")
-                )
-            try:
-                table.alter.add_columns(new)
-            except CommitFailedError:
-                pass  # another writer may have added them: check again
-            except DeltaError as problem:
-                raise TableError(f"{self.shown}: {names}: {one_line(problem)}") from problem
-            return self._prepare(batch)
-        return table
+        if new and not batch.may_add_columns:
+            raise TableError(
+                f"{self.shown} has no column {_names(new)}: set mergeSchema to true to add "
+                + ("it" if len(new) == 1 else "them")
+            )
+        return table, new
 
     def create(self, schema: Schema, partition_by: Sequence[str], stream: str | None) -> None:
         """Create an empty table, unless another writer has just done so."""
@@ -574,6 +590,10 @@ def new_columns(table: Schema, rows: Schema) -> list[Field]:
         for field in rows.fields
         if field.name not in names
     ]
+
+
+def _names(columns: Iterable[Field]) -> str:
+    return ", ".join(field.name for field in columns)
 
 
 def _action(file: DataFile) -> AddAction:
