@@ -37,6 +37,7 @@ COMPILED = (
     "src/semel/client/connect_parameters.py",
     "src/semel/client/connection_end.py",
     "src/semel/client/core.py",
+    "src/semel/client/disconnecting.py",
     "src/semel/client/events.py",
     "src/semel/client/inbox.py",
     "src/semel/client/keep_alive.py",

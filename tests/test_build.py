@@ -25,6 +25,7 @@ CLIENT = (
     "connect_parameters",
     "connection_end",
     "core",
+    "disconnecting",
     "events",
     "inbox",
     "keep_alive",

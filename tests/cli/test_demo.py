@@ -4,11 +4,13 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -420,6 +422,86 @@ def test_a_demo_says_what_it_waits_for_and_for_how_long(
     found = re.fullmatch(r"Spark to restart \(.+\), (\d+) s", statuses[-1].waiting)
     assert found
     assert int(found[1]) >= 34
+
+
+@pytest.fixture
+def half_written(tmp_path: Path) -> tuple[Demo, Path, bytes]:
+    """A demo whose table has a log entry that a kill has cut: also the entry, and what it was."""
+    deltalake = pytest.importorskip("deltalake")
+    pa = pytest.importorskip("pyarrow")
+    table = tmp_path / "data" / "lake" / "messages"
+    table.parent.mkdir(parents=True)
+    deltalake.write_deltalake(str(table), pa.table({"seq": [1, 2, 3]}))
+    (entry,) = (table / "_delta_log").glob("*.json")
+    whole = entry.read_bytes()
+    entry.write_bytes(whole[: len(whole) // 2])
+    options = DemoOptions(tmp_path, 1_000, 60.0, 1)
+    return Demo(options, lambda status: None, lambda seconds, words: None), entry, whole
+
+
+def test_a_table_that_cannot_be_read_is_read_at_the_next_poll(
+    half_written: tuple[Demo, Path, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo, entry, whole = half_written
+    monkeypatch.setattr("semel.lab.demo.POLL_SECONDS", 0.01)
+    assert demo._poll_counts() == (0, 0)
+
+    async def until_landed() -> None:
+        polling = asyncio.create_task(demo._poll_progress())
+        await asyncio.sleep(0.1)
+        assert not polling.done()
+        entry.write_bytes(whole)
+        async with asyncio.timeout(PATIENCE):
+            while not demo.status.landed:
+                assert not polling.done()
+                await asyncio.sleep(0.01)
+        polling.cancel()
+
+    asyncio.run(until_landed())
+    assert demo.status.landed == 3
+
+
+def test_a_table_that_cannot_be_read_at_the_end_is_one_fault(
+    half_written: tuple[Demo, Path, bytes], recorded: Path
+) -> None:
+    demo, entry, _ = half_written
+    demo._devices = DEVICES
+    demo.options = replace(demo.options, messages=MANY)
+    demo._fleet_data = recorded / "fleet"
+    shutil.copytree(recorded / "data", demo._data, dirs_exist_ok=True)
+    verdict = demo._reconcile()
+    assert not verdict.holds
+    assert (verdict.published, verdict.recorded, verdict.landed) == (MANY, MANY, 0)
+    (fault,) = [each for each in verdict.faults if str(entry.parent.parent) in each]
+    assert "\n" not in fault
+
+
+def test_a_demo_ends_with_an_error_of_its_polling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+    options = DemoOptions(tmp_path, 1_000, 60.0, 1, lands=False)
+    demo = Demo(options, lambda status: None, lambda seconds, words: None)
+    demo._faults_left.clear()
+
+    def fail(demo: Demo) -> tuple[int, int]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Demo, "_poll_counts", fail)
+
+    async def main() -> None:
+        up: Any = SimpleNamespace(returncode=None)
+        publishing = asyncio.create_task(asyncio.sleep(PATIENCE))
+        polling = asyncio.create_task(demo._poll_progress())
+        proxy: Any = None
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await demo._run_until_landed(up, publishing, polling, proxy)
+        finally:
+            publishing.cancel()
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(main())
 
 
 def test_a_demo_shows_its_status_while_it_waits_for_the_end(tmp_path: Path) -> None:

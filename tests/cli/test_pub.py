@@ -267,6 +267,17 @@ def test_it_leaves_with_a_disconnect(given: list[str], body: str) -> None:
         assert server.packets[-1].body == bytes.fromhex(body)
 
 
+def test_properties_of_a_disconnect_that_break_a_rule_are_one_sentence() -> None:
+    given = ["-D", "disconnect", "session-expiry-interval", "60"]
+    with Scripted([CONNACK[5]]) as server:
+        result = run(semel("pub", *server.address, "-V", "5", "-t", "t", "-m", "x", *given))
+        assert result.returncode == 1
+        assert "DISCONNECT: SESSION_EXPIRY_NOT_REVIVED" in sentence(result)
+        # The connection ends with a DISCONNECT, so that the server does not publish a will.
+        assert [packet.kind for packet in server.packets] == [1, PUBLISH, PINGREQ, DISCONNECT]
+        assert server.packets[-1].body == b""
+
+
 def test_it_connects_from_the_address_that_it_is_given() -> None:
     """127.0.0.2 is this machine, too."""
     with socket.create_server(("127.0.0.1", 0)) as listener:

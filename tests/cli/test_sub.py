@@ -732,3 +732,15 @@ def test_debug_lines_are_on_standard_error(shell: Shell) -> None:
         "Client shown sending PUBACK (Mid: 1, RC:0)",
         "Client shown sending DISCONNECT (0)",
     ]
+
+
+def test_properties_of_a_disconnect_that_break_a_rule_are_one_sentence(shell: Shell) -> None:
+    flags = ["-V", "5", "-x", "0", "-E", "-t", f"{shell.root}/t"]
+    given = ["-D", "disconnect", "session-expiry-interval", "60"]
+    will = ["--will-topic", f"{shell.root}/will", "--will-retain", "--will-payload", "w"]
+    result = run(semel("sub", *shell.address, *flags, *will, *given))
+    assert result.returncode == 1
+    assert "DISCONNECT: SESSION_EXPIRY_NOT_REVIVED" in sentence(result)
+    # The broker has published no will.
+    result = run(semel("sub", *shell.address, "-t", f"{shell.root}/will", "-W", "1"))
+    assert (result.returncode, result.stdout) == (27, b"")

@@ -6,16 +6,22 @@ from contextlib import suppress
 import pytest
 
 from semel.client import Backoff, Client, Disconnected
+from semel.lab.testing import TestBroker
 from semel.mqtt import (
     MQTT5,
     MQTT311,
+    NO_PROPERTIES,
+    ConnAck,
     Connect,
     Disconnect,
     PingReq,
+    Properties,
     Publish,
+    Rule,
     Violation,
     Will,
     exchange_rules,
+    rules,
 )
 from tests.client.listening import run
 from tests.client.servers import BOTH, QUICK, Scripted, accept, resume, start, turns
@@ -107,18 +113,119 @@ def test_reason_0x04_leaves_the_will() -> None:
     run(main(MQTT311))
 
 
-def test_a_reason_that_is_not_a_clients_is_a_violation_and_the_client_is_closed() -> None:
+@pytest.mark.parametrize(
+    ("reason", "properties", "rule"),
+    [
+        (0x00, Properties(session_expiry_interval=60), exchange_rules.SESSION_EXPIRY_NOT_REVIVED),
+        (0x8E, NO_PROPERTIES, exchange_rules.REASON_CODE_FROM_ITS_SIDE),
+        (0x01, NO_PROPERTIES, rules.REASON_CODE_IN_TABLE),
+        (0x00, Properties(topic_alias=1), rules.PROPERTY_IN_ITS_PACKET),
+    ],
+)
+def test_a_disconnect_that_breaks_a_rule_is_refused_and_the_client_stays_open(
+    reason: int, properties: Properties, rule: Rule
+) -> None:
     async def main() -> None:
-        async with Scripted() as server:
+        async with Scripted(obliges=True) as server:
+            client = Client(server.url, client_id="a", session_expiry=0)
+            await client.connect()
+            visit = await server.visit()
+            for _ in range(2):
+                with pytest.raises(Violation) as caught:
+                    await client.close(reason, properties=properties)
+                assert caught.value.rule is rule
+                assert client.connected
+                await client.publish("b", qos=1)
+            await client.close()
+            assert not client.connected
+            await visit.end()
+            assert [type(each) for each in visit.sent] == [Connect, Publish, Publish, Disconnect]
+            with pytest.raises(Disconnected):
+                await client.publish("b")
+
+    run(main())
+
+
+def test_the_will_is_not_published_after_a_refused_disconnect() -> None:
+    with TestBroker() as broker:
+
+        async def main() -> None:
+            url = f"mqtt://{broker.host}:{broker.port}"
+            client = Client(url, client_id="a", session_expiry=0, will=Will("w"))
+            await client.connect()
+            with pytest.raises(Violation):
+                await client.close(properties=Properties(session_expiry_interval=60))
+            await client.close()
+            async with Client(url, client_id="b", will=Will("x")) as other:
+                await other.publish("last", qos=1)
+                await other.close(reason=0x04)
+
+        # The broker is in this process, too, and its sockets do not count as left behind.
+        asyncio.run(main())
+        broker.wait_for_message("x")
+        assert [message.topic_name for message in broker.messages()] == ["last", "x"]
+
+
+# What the client sends of its own accord: its session ends.
+ENDS = Properties(session_expiry_interval=0)
+EXPLAINED = Properties(reason_string="r" * 20, user_properties=[("a", "b" * 20)])
+EXPIRY = Properties(session_expiry_interval=5)
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason", "properties", "expected"),
+    [
+        (100, 0, EXPLAINED, Properties([*ENDS.items, *EXPLAINED.items])),
+        (50, 0, EXPLAINED, ENDS),
+        (9, 4, NO_PROPERTIES, ENDS),
+        (8, 4, EXPLAINED, NO_PROPERTIES),
+        (2, 0, EXPLAINED, NO_PROPERTIES),
+        (50, 0, Properties([*EXPLAINED.items, *EXPIRY.items]), EXPIRY),
+    ],
+)
+def test_a_disconnect_that_is_too_large_is_sent_without_what_is_optional(
+    limit: int, reason: int, properties: Properties, expected: Properties
+) -> None:
+    """[MQTT-3.14.2-3] [MQTT-3.14.2-4]"""
+
+    async def main() -> None:
+        connack = ConnAck(properties=Properties(maximum_packet_size=limit))
+        async with Scripted(connack) as server:
+            client = Client(server.url, client_id="a", will=Will("w"))
+            await client.connect()
+            visit = await server.visit()
+            await client.close(reason, properties=properties)
+            assert await visit.end() == [Disconnect(reason, properties=expected)]
+
+    run(main())
+
+
+@pytest.mark.parametrize(("limit", "reason", "properties"), [(8, 0, EXPIRY), (2, 4, NO_PROPERTIES)])
+def test_a_disconnect_whose_required_part_is_too_large_is_refused(
+    limit: int, reason: int, properties: Properties
+) -> None:
+    async def main() -> None:
+        connack = ConnAck(properties=Properties(maximum_packet_size=limit))
+        async with Scripted(connack) as server:
             client = Client(server.url, client_id="a")
             await client.connect()
             visit = await server.visit()
-            with suppress(Violation):
-                await client.close(reason=0x8E)
-            assert not client.connected
-            await visit.end()
-            with pytest.raises(Disconnected):
-                await client.publish("b")
+            with pytest.raises(Violation) as caught:
+                await client.close(reason, properties=properties)
+            assert caught.value.rule is rules.PACKET_SIZE_WITHIN_MAXIMUM
+            await client.close()
+            assert await visit.end() == [Disconnect()]
+
+    run(main())
+
+
+def test_a_client_closes_without_disconnect_if_the_server_accepts_no_packet() -> None:
+    async def main() -> None:
+        connack = ConnAck(properties=Properties(maximum_packet_size=1))
+        async with Scripted(connack) as server:
+            async with Client(server.url, client_id="a"):
+                visit = await server.visit()
+            assert await visit.end() == []
 
     run(main())
 

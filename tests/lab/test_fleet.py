@@ -11,6 +11,7 @@ import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -190,6 +191,43 @@ def test_what_earlier_runs_have_left_is_known_from_the_journal() -> None:
     assert begun.last == [2, 2, 2, 0]
     assert begun.kept == {1}
     assert begun.done == 2
+
+
+def test_a_message_that_completes_as_the_fleet_ends_is_journaled_once(tmp_path: Path) -> None:
+    devices = Devices(5, 2)
+    path = tmp_path / "journal"
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        acknowledged = [loop.create_future(), loop.create_future()]
+        waiting = iter(acknowledged)
+
+        class Publisher:
+            async def publish(self, topic: str, payload: bytes, qos: int) -> None:
+                await next(waiting)
+
+        journal = Journal(path)
+        clients = [cast(Client, Publisher())]
+        pace = FleetPace(2, None, 30, 2)
+        fleet = Fleet(devices, clients, journal, pace, EarlierRuns(devices, []))
+        (gateway,) = fleet.gateways
+        gateway._begin(2)
+        await asyncio.sleep(0)
+        # After the task of the first message has ended, but before its done-callback.
+        acknowledged[0].set_result(None)
+        loop.call_soon(gateway.hand_over)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert gateway.in_flight == 1
+        assert fleet.published == 1
+        journal.close()
+
+    asyncio.run(main())
+    lines = [JournalLine(BEGIN, *devices.name_of(index)) for index in range(2)]
+    lines += [JournalLine(DONE, *devices.name_of(0)), JournalLine(KEPT, *devices.name_of(1))]
+    assert list(read_journal(path)) == lines
+    earlier = EarlierRuns(devices, lines)
+    assert (earlier.done, earlier.kept) == (1, {1})
 
 
 # --- at a broker ----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from semel.lab.proxy import Proxy
 from semel.lab.testing import TestBroker
 from semel.mqtt import (
     MQTT5,
@@ -206,6 +207,33 @@ def test_nothing_is_left_when_it_is_closed(
     assert descriptors() - open_before == set()
     assert sys.getswitchinterval() == turns
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_start_that_fails_restores_the_switch_interval(
+    turns: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(proxy: Proxy, address: tuple[str, int]) -> None:
+        assert sys.getswitchinterval() != turns
+        raise OSError("no proxy today")
+
+    def close_late(broker: TestBroker) -> None:
+        # The thread may have ended before `close` is called.
+        assert broker._thread is not None
+        broker._thread.join()
+        close(broker)
+
+    close = TestBroker.close
+    monkeypatch.setattr(Proxy, "open", fail)
+    monkeypatch.setattr(TestBroker, "close", close_late)
+    broker = TestBroker(store=True)
+    with pytest.raises(OSError, match="no proxy today"):
+        broker.start()
+    assert sys.getswitchinterval() == turns
+    # Only once: the program may have changed it since.
+    sys.setswitchinterval(0.03)
+    changed = sys.getswitchinterval()
+    broker.close()
+    assert sys.getswitchinterval() == changed
 
 
 def test_what_was_recorded_can_be_read_when_it_is_closed() -> None:

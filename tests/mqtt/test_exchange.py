@@ -86,13 +86,17 @@ def test_a_trace_breaks_the_rule_that_it_names_or_none(trace: dict[str, Any]) ->
     *earlier, last = steps(trace)
     for step in earlier:
         exchange.observe(*step)
+    before = exchange_snapshot(exchange)
+    checked = exchange.check(*last)
+    assert exchange_snapshot(exchange) == before
     if "rule" not in trace:
+        assert checked == []
         exchange.observe(*last)
         return
-    before = exchange_snapshot(exchange)
     with pytest.raises(Violation) as caught:
         exchange.observe(*last)
     assert caught.value.rule.name == trace["rule"]
+    assert str(checked[0]) == str(caught.value)
     assert caught.value.version == (VERSIONS[trace["version"]] if exchange.phase != NEW else 0)
     assert set(trace["statements"]) <= set(caught.value.rule.statements())
     assert exchange_snapshot(exchange) == before

@@ -31,7 +31,7 @@ from semel.client.connector import Connector, open_transport
 from semel.client.tls import TlsError, make_context
 from semel.extras import MissingExtra
 from semel.mqtt import MQTT5, MQTT311, Properties, Violation
-from semel.mqtt.packet_types import CONNECT
+from semel.mqtt.packet_types import CONNECT, DISCONNECT
 from semel.mqtt.properties import (
     AUTHENTICATION_DATA,
     AUTHENTICATION_METHOD,
@@ -216,6 +216,15 @@ async def connect(
     if not connection.quiet:
         LOG.addHandler(Warnings(logging.WARNING))
     return client, connection
+
+
+async def disconnect(client: Client, connection: ConnectionOptions, reason: int = 0) -> None:
+    """Close the client, with the properties of -D. Raises Failure if these break a rule."""
+    try:
+        await client.close(reason, properties=connection.properties_of(DISCONNECT))
+    except Violation as problem:
+        await client.close(reason)
+        raise Failure(str(problem)) from None
 
 
 def refusal(problem: Refused, connection: ConnectionOptions) -> Failure:

@@ -15,6 +15,7 @@ from semel.cli.mqtt_client import (
     Failure,
     code_of,
     connect,
+    disconnect,
     print_to_stderr,
     run,
 )
@@ -32,7 +33,7 @@ from semel.cli.pipes import Input, standard_input
 from semel.client import Client, Disconnected, Refused
 from semel.counts import count
 from semel.mqtt import LARGEST_PACKET, Properties, Violation
-from semel.mqtt.packet_types import DISCONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE
+from semel.mqtt.packet_types import PUBLISH, SUBSCRIBE, UNSUBSCRIBE
 from semel.mqtt.rules import PACKET_SIZE_WITHIN_MAXIMUM
 
 MESSAGE: Final = "Message"
@@ -303,7 +304,7 @@ async def publish(
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
-        await client.close(properties=connection.properties_of(DISCONNECT))
+        await disconnect(client, connection)
     return publisher.code
 
 

@@ -18,7 +18,16 @@ from semel.broker.cursors import STREAM_TOPICS
 from semel.cli.flags import json_option, shared_option
 from semel.cli.message_format import BadFormat
 from semel.cli.message_view import MessageStyle, make_printer, stripped, use_color
-from semel.cli.mqtt_client import DONE, TIMED_OUT, Failure, code_of, connect, print_to_stderr, run
+from semel.cli.mqtt_client import (
+    DONE,
+    TIMED_OUT,
+    Failure,
+    code_of,
+    connect,
+    disconnect,
+    print_to_stderr,
+    run,
+)
 from semel.cli.mqtt_options import (
     QOS,
     ConnectionOptions,
@@ -33,7 +42,7 @@ from semel.cli.option_groups import OUTPUT, grouped_option
 from semel.cli.pipes import STANDARD_OUTPUT, PipeOutput, standard_output
 from semel.client import Client, Disconnected, Messages, Received, Refused
 from semel.mqtt import MQTT5, Subscription, Violation, topic_matches
-from semel.mqtt.packet_types import DISCONNECT, PUBLISH, SUBACK, SUBSCRIBE, UNSUBSCRIBE
+from semel.mqtt.packet_types import PUBLISH, SUBACK, SUBSCRIBE, UNSUBSCRIBE
 from semel.mqtt.reasons import DISCONNECT_WITH_WILL_MESSAGE
 
 SUBSCRIPTION: Final = "Subscription"
@@ -214,7 +223,7 @@ async def receive(
         raise Failure(f"standard output cannot be written: {problem.strerror}") from None
     finally:
         reason = reason if connection.version == MQTT5 else 0
-        await client.close(reason, properties=connection.properties_of(DISCONNECT))
+        await disconnect(client, connection, reason)
 
 
 # --- flags ----------------------------------------------------------------------------------------

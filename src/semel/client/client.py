@@ -229,22 +229,23 @@ class Client:
     ) -> None:
         """Disconnect and close. With reason 0x04 the server publishes the will.
 
+        Raises Violation if the DISCONNECT would break a rule; the client then stays open. A Reason
+        String and User Properties that exceed the server's Maximum Packet Size are not sent.
         Acknowledgements by the program are sent first. A task that waits in `publish` gets
         Disconnected; with an outbox, the next run sends the message.
         """
         await self._close(reason, properties, at_once=False)
 
     async def _close(self, reason: int, properties: Properties, *, at_once: bool) -> None:
+        expiry = 0 if self._ends_session_on_close else None
         if self._link is not None:
+            if not at_once:
+                self._link.check_disconnect(reason, expiry, properties)
             self._counters = self.counters
         link, self._link = self._link, None
         try:
             if link is not None:
-                expiry = properties.session_expiry_interval
-                if expiry is None and self._ends_session_on_close:
-                    expiry = 0
-                others = [each for each in properties.items if each[0] != SESSION_EXPIRY_INTERVAL]
-                await link.close(reason, expiry, at_once=at_once, properties=Properties(others))
+                await link.close(reason, expiry, at_once=at_once, properties=properties)
         finally:
             if self._dispatcher is not None:
                 self._dispatcher.clear()

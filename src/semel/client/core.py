@@ -27,6 +27,7 @@ from semel.client.connection_end import (
     refused_in_311,
     unknown_session,
 )
+from semel.client.disconnecting import disconnect_packet
 from semel.client.events import PublishOutcome, SubscriptionAnswer, unsent_outcome
 from semel.client.inbox import Inbox
 from semel.client.keep_alive import KeepAlive
@@ -278,21 +279,28 @@ class ClientCore:
         now: float,
         properties: Properties = NO_PROPERTIES,
     ) -> None:
-        """Send DISCONNECT, the last packet [MQTT-3.14.4-1]."""
-        packet = Disconnect()
-        if self.version == MQTT5:
-            expiry = session_expiry
-            if expiry == self._exchange.session_expiry_interval:
-                expiry = None
-            own = Properties(session_expiry_interval=expiry)
-            packet = Disconnect(reason, properties=Properties([*own.items, *properties.items]))
-        self._send_disconnect(packet, now)
-
-    def _send_disconnect(self, packet: Disconnect, now: float) -> None:
-        """Send DISCONNECT; later messages wait for the next connection."""
-        # The server's Maximum Packet Size may be smaller than this packet.
-        with contextlib.suppress(Violation):
+        """Send DISCONNECT, the last packet [MQTT-3.14.4-1]. Raises Violation as below."""
+        packet = self.disconnect_packet(reason, session_expiry, properties)
+        if packet is not None:
             self._send(packet, now)
+        self._detach_session(now)
+
+    def disconnect_packet(
+        self, reason: int, session_expiry: int | None, properties: Properties
+    ) -> Disconnect | None:
+        """The packet that `disconnect` would send. Raises Violation if it breaks a rule."""
+        if self.version != MQTT5:
+            return Disconnect()
+        return disconnect_packet(self._exchange, reason, session_expiry, properties)
+
+    def disconnect_for_error(self, reason: int, now: float) -> None:
+        """Send DISCONNECT, unless one was sent or the server's Maximum Packet Size is below 3."""
+        with contextlib.suppress(Violation):
+            self._send(Disconnect(reason), now)
+        self._detach_session(now)
+
+    def _detach_session(self, now: float) -> None:
+        """Later messages wait for the next connection."""
         if self.session.connected:
             self.session.disconnect(now, NEVER_EXPIRES)
 
@@ -304,10 +312,8 @@ class ClientCore:
         if not is_reading:
             keep_alive.on_not_reading(now)
         if keep_alive.is_timed_out(now):
-            ping_timeout = keep_alive.ping_timeout
-            self._end(
-                ConnectionEnd(f"the server did not answer PINGREQ within {ping_timeout:.0f} s")
-            )
+            why = f"the server did not answer PINGREQ within {keep_alive.ping_timeout:.0f} s"
+            self._end(ConnectionEnd(why))
             return None
         if keep_alive.take_due_ping(now):
             self._send_all([PingReq()], now)
@@ -447,7 +453,7 @@ class ClientCore:
         self.is_session_purged = False
         if session_present and not self.has_state:
             if self.version == MQTT5:
-                self.disconnect(SUCCESS, None, now)
+                self.disconnect_for_error(SUCCESS, now)
             self._end(unknown_session(self.version))
             return
         if not session_present:
@@ -539,15 +545,14 @@ class ClientCore:
     def _end_for_violation(self, violation: Violation, now: float) -> None:
         """Send DISCONNECT and end the connection: the server broke a rule [MQTT-4.13.1-1]."""
         if self._is_session_open and self.version == MQTT5 and not self._is_disconnecting:
-            self._send_disconnect(Disconnect(disconnect_reason(violation)), now)
+            self.disconnect_for_error(disconnect_reason(violation), now)
         self._end(ConnectionEnd(f"the server broke a rule: {violation}", violation=violation))
 
     def _end(self, connection_end: ConnectionEnd) -> None:
         """End the connection; later messages wait for the next one."""
         if self.connection_end is None:
             self.connection_end = connection_end
-            if self.session.connected:
-                self.session.disconnect(0.0, NEVER_EXPIRES)
+            self._detach_session(0.0)
 
     # --- sending ----------------------------------------------------------------------------------
 

@@ -566,7 +566,7 @@ class BrokerLink:
                 await work(*arguments)
             except Exception as problem:
                 # [MQTT-4.12.1-2]
-                self.core.disconnect(UNSPECIFIED_ERROR, None, self.now())
+                self.core.disconnect_for_error(UNSPECIFIED_ERROR, self.now())
                 self._is_verifying = False
                 self._write()
                 self._set_lost(Disconnected(f"the authentication failed: {problem}", is_final=True))
@@ -609,6 +609,13 @@ class BrokerLink:
             raise lost.result()
 
     # --- close ------------------------------------------------------------------------------------
+
+    def check_disconnect(
+        self, reason: int, session_expiry: int | None, properties: Properties
+    ) -> None:
+        """Raise Violation if `close` would send a DISCONNECT that breaks a rule."""
+        if self.is_connected:
+            self.core.disconnect_packet(reason, session_expiry, properties)
 
     async def close(
         self,

@@ -42,6 +42,8 @@ from semel.lab.proxy import HOST, Proxy
 from semel.lab.recording import Recording
 from semel.mqtt.packets.publish import Publish
 from semel.mqtt.side import CLIENT, SIDES
+from semel.pipeline.delta_errors import table_errors
+from semel.pipeline.errors import TableError
 from semel.pipeline.lake import dataset_of
 from semel.store.reading import StreamCatalog
 from semel.store.schema import Unusable
@@ -151,6 +153,7 @@ class Demo:
         self._on_event = on_event
         self._began = time.monotonic()
         self._data = options.folder / "data"
+        self._table_path = str(self._data / "lake" / TABLE)
         self._fleet_data = options.folder / "fleet"
         self._devices = Devices(options.seed, min(DEVICES, options.messages), prefix=PREFIX)
         self._faults_left = plan_faults(options.seed, options.messages, lands=options.lands)
@@ -196,7 +199,7 @@ class Demo:
             publishing = asyncio.create_task(self._publish(proxy.port, rate))
             polling = asyncio.create_task(self._poll_progress())
             try:
-                await self._run_until_landed(up, publishing, proxy)
+                await self._run_until_landed(up, publishing, polling, proxy)
             finally:
                 for task in (publishing, polling):
                     task.cancel()
@@ -336,6 +339,7 @@ class Demo:
         self,
         up: asyncio.subprocess.Process,
         publishing: "asyncio.Task[None]",
+        polling: "asyncio.Task[None]",
         proxy: Proxy,
     ) -> None:
         """Inject the planned faults until everything has landed or the time is up."""
@@ -358,6 +362,9 @@ class Demo:
             is_published = publishing.done()
             if is_published:
                 publishing.result()
+            if polling.done():
+                # It ends only with an error.
+                polling.result()
             status = self.status
             is_landed = status.landed >= status.recorded or not self.options.lands
             if is_published and not self._faults_left and status.recorded >= self.options.messages:
@@ -462,23 +469,30 @@ class Demo:
 
     def _poll_counts(self) -> tuple[int, int]:
         recorded = landed = 0
-        # After a kill, files may be unreadable for a moment. The store is closed again at once, so
-        # that the broker is the last to close it.
+        # After a kill, files may be unreadable for a moment: the next poll tries again. The store
+        # is closed again at once, so that the broker is the last to close it.
         with suppress(Unusable, RecordError, OSError), StreamCatalog(self._data, None) as catalog:
             recorded = sum(record.last() for record in catalog.records(STREAM))
-        table = self._table() if self.options.lands else None
-        if table is not None:
-            actions = table.get_add_actions(flatten=True)
-            landed = sum(actions.column("num_records").to_pylist())
+        with suppress(TableError):
+            table = self._table()
+            if table is not None:
+                with table_errors(self._table_path):
+                    actions = table.get_add_actions(flatten=True)
+                    landed = sum(actions.column("num_records").to_pylist())
         return recorded, landed
 
     def _table(self) -> Any:
-        """The current version of the Delta table; None if there is none yet."""
-        deltalake = need("deltalake", extra="spark", by="semel demo")
-        path = self._data / "lake" / TABLE
-        if not deltalake.DeltaTable.is_deltatable(str(path)):
+        """The current version of the Delta table; None if there is none (yet).
+
+        Raises TableError.
+        """
+        if not self.options.lands:
             return None
-        return deltalake.DeltaTable(str(path))
+        deltalake = need("deltalake", extra="spark", by="semel demo")
+        with table_errors(self._table_path):
+            if not deltalake.DeltaTable.is_deltatable(self._table_path):
+                return None
+            return deltalake.DeltaTable(self._table_path)
 
     # --- reconciliation ---------------------------------------------------------------------------
 
@@ -488,10 +502,14 @@ class Demo:
         )
         for sentence in self._faults:
             reconciliation.add_fault(sentence)
+        table = None
         try:
-            table = self._table() if self.options.lands else None
+            table = self._table()
+        except TableError as problem:
+            reconciliation.add_fault(str(problem))
+        try:
             add_everything(reconciliation, self._fleet_data / "journal", self._data, table)
-        except (BadJournal, Unusable, RecordError, OSError, ValueError) as problem:
+        except (BadJournal, Unusable, RecordError, TableError, OSError, ValueError) as problem:
             reconciliation.add_fault(" ".join(str(problem).split()))
         return reconciliation.reconcile(self.status.redelivered)
 
@@ -509,11 +527,12 @@ def add_everything(reconciliation: Reconciliation, journal: Path, data: Path, ta
 
 
 def add_table(reconciliation: Reconciliation, table: Any) -> None:
-    """Add the rows of a DeltaTable. A damaged file is a fault.
+    """Add the rows of a DeltaTable. A damaged file is a fault. Raises TableError.
 
     All columns are read, although few are needed, to verify the checksum of every page.
     """
-    dataset = dataset_of(table)
+    with table_errors(table.table_uri):
+        dataset = dataset_of(table)
     for fragment in dataset.get_fragments():
         batches = fragment.to_batches(schema=dataset.schema)
         try:

@@ -111,7 +111,7 @@ class TestBroker:
         self._stop_requested: asyncio.Event | None = None
         self._embedded: EmbeddedBroker | None = None
         self._proxy: Proxy | None = None
-        self._switch_interval = 0.0
+        self._switch_interval: float | None = None
 
     # --- start and stop ---------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class TestBroker:
         The recorded packets and messages remain available.
         """
         thread, loop, stop_requested = self._thread, self._loop, self._stop_requested
-        if thread is None or not thread.is_alive():
+        if thread is None or self._switch_interval is None:
             return
         if loop is not None and stop_requested is not None and not loop.is_closed():
             loop.call_soon_threadsafe(stop_requested.set)
@@ -202,6 +202,7 @@ class TestBroker:
         if thread.is_alive():
             raise RuntimeError(f"the broker did not end within {COMMAND_SECONDS:g} s")
         sys.setswitchinterval(self._switch_interval)
+        self._switch_interval = None
 
     def stop(self, *, kill: bool = False) -> None:
         """Stop the broker: 5.0 clients get DISCONNECT, and new connections are refused.

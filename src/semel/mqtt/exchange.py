@@ -220,6 +220,14 @@ class Exchange:
                 self._sign(noted, kind)
         self._apply(sender, packet)
 
+    def check(self, sender: int, packet: Packet, size: int) -> list[Violation]:
+        """The violations of `packet` if `sender` sent it now; changes nothing."""
+        found: list[Violation] = []
+        self._check(sender, packet, packet_type_of(packet), size, found)
+        for violation in found:
+            self._sign(violation, packet_type_of(packet))
+        return found
+
     def _sign(self, violation: Violation, kind: int) -> None:
         if not violation.packet_type:
             violation.packet_type = kind
@@ -252,8 +260,7 @@ class Exchange:
                 report(found, Violation(CONNECT_FIRST, seen))
             return
         self._check_turn(sender, kind, found)
-        other = self._other(sender)
-        check_packet_size(size, other.maximum_packet_size, found)
+        check_packet_size(size, self._other(sender).maximum_packet_size, found)
         if isinstance(packet, Publish):
             self._check_publish(sender, packet, found)
         elif isinstance(packet, PubAck):

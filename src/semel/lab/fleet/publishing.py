@@ -206,9 +206,11 @@ class Gateway:
 
     def hand_over(self) -> None:
         """Leave the in-flight messages to the next run."""
+        # A task that is done has noted its message, even if its done-callback has not run yet.
+        left = [(task, index) for task, index in self.in_progress.items() if not task.done()]
         # The tasks end soon after they are cancelled: remember their number.
-        self._in_progress_at_end = len(self.in_progress)
-        for task, index in list(self.in_progress.items()):
+        self._in_progress_at_end = len(left)
+        for task, index in left:
             task.cancel()
             if self.fleet.pace.qos:
                 self.fleet.journal.note(KEPT, *self.fleet.devices.name_of(index))
