@@ -710,7 +710,11 @@ def test_a_client_of_5_0_is_told_in_time_that_its_acknowledgement_waits_for_a_fu
     assert not any(client.is_closed() for client in (three, idle, reader))
     assert (
         len(
-            [line for line in world.log if "disk full, its acknowledgements cannot be sent" in line]
+            [
+                line
+                for line in world.log
+                if "its acknowledgements wait for space on the disk" in line
+            ]
         )
         == 2
     )

@@ -166,7 +166,7 @@ def test_a_stream_may_have_any_topic_filter(topic_filter: str) -> None:
         ("", "is not a topic filter: A Topic Filter has at least one character"),
         ("a/#/b", "is not a topic filter: # is the last character of a Topic Filter"),
         ("a#", "is not a topic filter: # is the last character of a Topic Filter"),
-        ("a/b+", "is not a topic filter: + fills a whole level"),
+        ("a/b+", "is not a topic filter: + occupies a whole level of a Topic Filter"),
         ("a\0", "is not a topic filter: A string has no U+0000"),
         ("\udcff", "is not a topic filter: A string is well-formed UTF-8"),
         ("x" * 65_536, "is not a topic filter: A string takes at most 65,535 bytes"),

@@ -567,7 +567,7 @@ class Broker:
         Also close one whose answers have waited too long because the disk is full.
         """
         if self.store_pressure.has_timed_out(connection, now):
-            self._log(f"{connection.label} closed: disk full, its acknowledgements cannot be sent")
+            self._log(f"{connection.label} closed: its acknowledgements wait for space on the disk")
             self._connections.disconnect(connection, QUOTA_EXCEEDED, now, DISK_FULL)
         elif connection.paused_by_store or connection.awaits_turn:
             return
