@@ -197,18 +197,25 @@ def test_a_member_whose_queue_is_full_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("granted", [0, 1])
-def test_a_qos_0_message_is_sent_although_every_queue_is_full(granted: int) -> None:
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_qos_0_message_is_sent_although_every_queue_is_full(granted: int, members: int) -> None:
     """It needs no place in a queue: a plain subscription of the same client gets it, too"""
     world = World(BrokerSettings(maximum_queued_messages=1))
-    slow = world.connect("a", properties=Properties(receive_maximum=1))
-    slow.subscribe("$share/g/t", qos=granted)
-    slow.subscribe("full", qos=1)
+    group = [
+        world.connect(f"m{number}", properties=Properties(receive_maximum=1))
+        for number in range(members)
+    ]
+    for client in group:
+        client.subscribe("$share/g/t", qos=granted)
+        client.subscribe("full", qos=1)
     publisher = world.connect("publisher")
     for number in range(2):
         publisher.send(Publish("full", b"full", qos=1, packet_id=number + 1))
-    assert payloads(slow.take()) == [b"full"]
+    assert [payloads(client.take()) for client in group] == [[b"full"]] * members
     publisher.send(Publish("t", b"quick"))
-    assert payloads(slow.take()) == [b"quick"]
+    assert sorted(payloads(client.take()) for client in group) == [[]] * (members - 1) + [
+        [b"quick"]
+    ]
     assert world.broker.router.dropped == 0
 
 
