@@ -52,7 +52,7 @@ HOT_PACKET_WORK: Final = 1
 HOT_PUBLISH_WORK: Final = 12
 # One copy of a message, routed, encoded and sent: on the plain path, and on the hot path.
 DELIVERY_WORK: Final = 40
-HOT_DELIVERY_WORK: Final = 8
+HOT_DELIVERY_WORK: Final = 3
 # The first change of a session in a tick, which has to be polled, drained and written.
 SESSION_WORK: Final = 60
 # A session that ends, whose rows in the store are read and deleted.
