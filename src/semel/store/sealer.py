@@ -405,4 +405,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_code = main()
+    # The interpreter resets handlers while it exits, and a signal that comes then would kill the
+    # process; an ignored signal stays ignored.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(exit_code)
