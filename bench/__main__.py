@@ -1,8 +1,9 @@
-"""`python -m bench [codec | imports | broker | fairness | store | client | pipeline | soak]`.
+"""`python -m bench [WORD]`: codec, imports, broker, transports, rights, fairness, store, client,
+pipeline, soak or churn.
 
-Without an argument it measures everything except the pipeline, which starts Spark, and the soak. A
-missed target is printed but does not change the exit code, because timing depends on the machine
-and the moment. The soak exits with 1 if the broker's memory grows.
+Without a word it measures everything except the pipeline, which starts Spark, the soak and the
+churn. A missed target is printed but does not change the exit code, because timing depends on the
+machine and the moment. Soak and churn exit with 1 if the broker's memory grows.
 """
 
 import argparse
@@ -17,12 +18,23 @@ from typing import Any, Final
 
 import semel.mqtt.codec
 from bench.broker.attacks import parse_attacks
-from bench.broker.contenders import MOSQUITTO, parse_contenders, version_of
+from bench.broker.churn import churn
+from bench.broker.contenders import BEFORE_VARIABLE, MOSQUITTO, parse_contenders, version_of
 from bench.broker.fairness import AttackResult, fairness_lines, fairness_targets, measure_fairness
 from bench.broker.measure import Measured, measure_broker
-from bench.broker.report import busy_machine_warning, losses, table, targets
+from bench.broker.report import busy_machine_warning, file_limit_warning, losses, table, targets
 from bench.broker.scenarios import parse_scenarios, parse_versions
 from bench.broker.soak import soak
+from bench.broker.variants import (
+    PLAIN,
+    TRANSPORTS,
+    WITH_RULES,
+    measure_variants,
+    rule_lines,
+    rule_targets,
+    transport_lines,
+    transport_targets,
+)
 from bench.client import measure as client
 from bench.pipeline import report as pipeline
 from bench.pipeline.queries import ROWS
@@ -33,17 +45,21 @@ WORDS: Final = (
     "codec",
     "imports",
     "broker",
+    "transports",
+    "rights",
     "fairness",
     "store",
     "client",
     "pipeline",
     "soak",
+    "churn",
 )
-BROKER_WORDS: Final = ("broker", "fairness", "store", "client")
+BROKER_WORDS: Final = ("broker", "transports", "rights", "fairness", "store", "client")
 ROUNDS: Final = 15
 BROKER_ROUNDS: Final = 3
 IMPORT_TARGET: Final = 60.0
 TIMES_FASTER_THAN_AMQTT: Final = 8.0
+SHARE_OF_MQTT5: Final = 0.8
 
 
 def target(met: bool, sentence: str) -> str:
@@ -56,7 +72,16 @@ def measure_codec(rounds: int) -> tuple[list[dict[str, Any]], list[str]]:
     The second case passes semel's arguments by position, which is faster; mqtt5 has no such form.
     """
     # Imported here, because only this bench needs the peers.
-    from bench.codec import AMQTT, CASES, MQTT5_RUST, SEMEL5, SEMEL311, measure
+    from bench.codec import (
+        AMQTT,
+        CASE_SUBSCRIBE,
+        CASE_WITH_PROPERTIES,
+        CASES,
+        MQTT5_RUST,
+        SEMEL5,
+        SEMEL311,
+        measure,
+    )
 
     rows = measure(rounds)
     decoding, keywords = (row["nanoseconds"] for row in rows if row["case"] == CASES[0].name)
@@ -82,6 +107,16 @@ def measure_codec(rounds: int) -> tuple[list[dict[str, Any]], list[str]]:
         f"  (with keywords: {keywords[SEMEL5]:.0f} to {keywords[MQTT5_RUST]:.0f} ns, "
         f"{keywords[AMQTT] / keywords[SEMEL311]:.1f} times amqtt)",
     ]
+    for case in (CASE_WITH_PROPERTIES, CASE_SUBSCRIBE):
+        times = next(row["nanoseconds"] for row in rows if row["case"] == case.name)
+        share = times[MQTT5_RUST] / times[SEMEL5]
+        targets.append(
+            target(
+                share >= SHARE_OF_MQTT5,
+                f"decode of {case.name} has at least {SHARE_OF_MQTT5} of the speed of mqtt5: "
+                f"{share:.2f}",
+            )
+        )
     return rows, targets
 
 
@@ -125,7 +160,7 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--rounds",
         type=int,
-        help=f"default {ROUNDS}; for broker, store and client {BROKER_ROUNDS}, for pipeline "
+        help=f"default {ROUNDS}; for {', '.join(BROKER_WORDS)} {BROKER_ROUNDS}, for pipeline "
         f"{pipeline.ROUNDS}",
     )
     parser.add_argument(
@@ -134,14 +169,16 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--only",
         default="",
-        help="broker: scenarios, such as a,c,p50; fairness: attacks, such as pings,levels; "
+        help="broker, transports, rights: scenarios, such as a,c,p50; fairness: attacks, such as "
+        "pings,levels; "
         "pipeline: parts, such as source,sink",
     )
     parser.add_argument(
         "--contenders",
         type=parse_contenders,
         default="",
-        help="broker: such as semel,mosquitto",
+        help="broker: such as semel,mosquitto; before is the semel of the environment whose "
+        f"Python {BEFORE_VARIABLE} names",
     )
     parser.add_argument(
         "--parts", type=parse_parts, default="", help="store: such as durable,capture"
@@ -152,8 +189,11 @@ def options_of(arguments: list[str]) -> argparse.Namespace:
         help="store, pipeline: a directory on the disk to measure; default: temporary",
     )
     parser.add_argument("--rows", type=int, help=f"pipeline: rows to read; default {ROWS:,}")
-    parser.add_argument("--minutes", type=float, default=10.0, help="soak: duration in minutes")
+    parser.add_argument(
+        "--minutes", type=float, default=10.0, help="soak, churn: duration in minutes; default 10"
+    )
     options = parser.parse_args(arguments)
+    options.given = bool(options.only)
     parse: Callable[[str], Any] = parse_scenarios
     if options.what == "pipeline":
         parse = pipeline.parse_parts
@@ -170,14 +210,10 @@ def main() -> int:
     options = options_of(sys.argv[1:])
     if options.what == "soak":
         return soak(options.minutes)
+    if options.what == "churn":
+        return churn(options.minutes)
     compiled = str(semel.mqtt.codec.__file__).endswith(tuple(EXTENSION_SUFFIXES))
-    if not compiled and options.what in (
-        "broker",
-        "fairness",
-        "store",
-        "client",
-        "pipeline",
-    ):
+    if not compiled and options.what in (*BROKER_WORDS, "pipeline"):
         print("bench: semel is not compiled: the figures are of plain Python", file=sys.stderr)
     elif not compiled:
         print("bench: semel.mqtt is not compiled: use `make bench`", file=sys.stderr)
@@ -216,6 +252,19 @@ def main() -> int:
         cells = measure_broker(broker_rounds, options.version, options.only, options.contenders)
         report["broker"] = [cell.as_json() for cell in cells]
         report["targets"] += targets(cells)
+    lines: list[str] = []
+    if options.what in (None, "transports"):
+        scenarios = options.only if options.given and options.what else None
+        over = measure_variants(broker_rounds, scenarios, TRANSPORTS)
+        report["transports"] = [cell.as_json() for cell in over.cells]
+        report["targets"] += transport_targets(over)
+        lines += [*transport_lines(over), busy_machine_warning(over.cells), ""]
+    if options.what in (None, "rights"):
+        scenarios = options.only if options.given and options.what else None
+        ruled = measure_variants(broker_rounds, scenarios, (PLAIN, WITH_RULES))
+        report["rights"] = [cell.as_json() for cell in ruled.cells]
+        report["targets"] += rule_targets(ruled)
+        lines += [*rule_lines(ruled), busy_machine_warning(ruled.cells), ""]
     results: list[AttackResult] = []
     if options.what in (None, "fairness"):
         attacked = options.only if options.what else []
@@ -252,7 +301,10 @@ def main() -> int:
         print(f"import {module}: {milliseconds:.1f} ms")
     print()
     if cells:
-        print("\n".join([*table(cells), "", losses(cells), busy_machine_warning(cells), ""]))
+        warnings = [busy_machine_warning(cells), file_limit_warning(cells)]
+        print("\n".join([*table(cells), "", losses(cells), *filter(None, warnings), ""]))
+    if lines:
+        print("\n".join(lines))
     if results:
         print("\n".join(fairness_lines(results)))
     if clients:

@@ -145,6 +145,11 @@ def amqtt_read(packet: str) -> str:
     )
 
 
+# What a program does that reads every property of the case below.
+READ_PROPERTIES: Final = (
+    "\n{0}.message_expiry_interval; {0}.content_type; {0}.correlation_data; {0}.user_properties"
+)
+
 CASES: Final = (
     Case(
         "PUBLISH QoS 1, topic 20, payload 20",
@@ -251,6 +256,9 @@ CASES: Final = (
     ),
 )
 
+CASE_WITH_PROPERTIES: Final = CASES[4]
+CASE_SUBSCRIBE: Final = CASES[6]
+
 
 def body_of(data: bytes) -> bytes:
     """A packet without its fixed header."""
@@ -342,6 +350,26 @@ def chunk_contenders() -> list[Contender]:
     return contenders
 
 
+def reading_contenders() -> list[Contender]:
+    """Those who decode the PUBLISH with properties, and read all of these, each tried once."""
+    packet: Packet = eval(CASE_WITH_PROPERTIES.built, dict(NAMES))
+    data = encode(packet, MQTT5)
+    names = {**NAMES, "data": data, "view": memoryview(data)}
+    contenders = [
+        Contender(
+            SEMEL5,
+            "result = decode(data, 5)[0]\nproperties = result.properties"
+            + READ_PROPERTIES.format("properties"),
+            names,
+        ),
+        Contender(MQTT5_RUST, RUST_READ + READ_PROPERTIES.format("result"), names),
+    ]
+    for contender in contenders:
+        if facts(contender.run()) != facts(packet):
+            raise AssertionError(f"{contender.name} decodes {CASE_WITH_PROPERTIES.name} wrongly")
+    return contenders
+
+
 def measure(rounds: int) -> list[dict[str, Any]]:
     """A row for each case and direction: nanoseconds of each contender."""
     rows: list[dict[str, Any]] = []
@@ -352,6 +380,9 @@ def measure(rounds: int) -> list[dict[str, Any]]:
                 continue
             times = nanoseconds(contenders, rounds)
             rows.append({"case": case.name, "operation": operation, "nanoseconds": times})
+    times = nanoseconds(reading_contenders(), rounds)
+    name = f"{CASE_WITH_PROPERTIES.name}, all of them read"
+    rows.append({"case": name, "operation": "decode", "nanoseconds": times})
     times = nanoseconds(chunk_contenders(), rounds)
     per_packet = {name: time / CHUNK for name, time in times.items()}
     name = f"{CASES[0].name}, {CHUNK} in one chunk"

@@ -18,6 +18,8 @@ from multiprocessing.synchronize import Event
 from typing import Final
 
 from bench.broker.contenders import HOST
+from bench.broker.devices import fast_publishers
+from bench.broker.strangers import stranger_attacks
 from bench.broker.wire import encode_connect
 from semel.mqtt import (
     MQTT5,
@@ -166,7 +168,11 @@ def attacks() -> Iterator[Attack]:
 def parse_attacks(text: str) -> list[str]:
     """Names of attacks, comma-separated; empty: all."""
     selected = text.split(",") if text else []
-    unknown = set(selected) - {attack.name for attack in attacks()}
+    unknown = set(selected) - {
+        *(attack.name for attack in attacks()),
+        *(attack.name for attack in stranger_attacks()),
+        *(each.name for each in fast_publishers()),
+    }
     if unknown:
         raise argparse.ArgumentTypeError(f"there is no attack {', '.join(sorted(unknown))}")
     return selected

@@ -1,8 +1,10 @@
 """How much one attacking client affects two others: the latency of 50 messages per second.
 
-A run has a new broker, a pair of clients that measures, and an attacker (`attacks.py`). A message
+A run has a new broker, a pair of clients that measures, and an attacker: a client (`attacks.py`),
+or one that never becomes a client (`strangers.py`), on a listener of its own. A message
 that has not arrived at the end counts with the time it was awaited. Finally the broker gets
-SIGTERM, which it should obey at once.
+SIGTERM, which it should obey at once. In some runs 200 devices measure instead of the pair, beside
+a publisher that is only fast (`devices.py`).
 """
 
 import multiprocessing
@@ -14,9 +16,11 @@ import statistics
 import sys
 import time
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 from bench.broker.attacks import Attack, attacks, run_attack
+from bench.broker.configurations import PLAIN, TCP, TLS, USERS, WS, Configuration
 from bench.broker.contenders import (
     DURABLE,
     HOST,
@@ -26,7 +30,10 @@ from bench.broker.contenders import (
     started,
     version_of,
 )
+from bench.broker.devices import FastPublisher, fast_publishers, run_publisher, watch_devices
+from bench.broker.strangers import StrangerAttack, run_strangers, stranger_attacks
 from bench.broker.wire import encode_connect
+from semel.lab.load.delivery_tracker import Latencies
 from semel.mqtt import (
     MQTT5,
     Decoder,
@@ -39,6 +46,7 @@ from semel.mqtt import (
     encode,
 )
 
+ALL_LISTENERS: Final = Configuration((TCP, TLS, WS, USERS))
 SECONDS: Final = 6.0
 INTERVAL: Final = 0.02
 TOPIC: Final = "innocent/of/all"
@@ -69,7 +77,7 @@ def measure_fairness(rounds: int, contenders: list[str], only: list[str]) -> lis
     selected = [*contenders, DURABLE] if SEMEL in contenders else contenders
     names = [name for name in NAMES if name in selected and version_of(name) is not None]
     results: list[AttackResult] = []
-    for attack in attacks():
+    for attack in chain(attacks(), stranger_attacks(), fast_publishers()):
         if only and attack.name not in only:
             continue
         cells = [AttackResult(attack.name, attack.title, name) for name in names]
@@ -88,27 +96,39 @@ def measure_fairness(rounds: int, contenders: list[str], only: list[str]) -> lis
     return results
 
 
-def run(attack: Attack, cell: AttackResult) -> None:
+def run(attack: Attack | StrangerAttack | FastPublisher, cell: AttackResult) -> None:
     """One attack on one broker."""
-    with started(cell.contender, os.sched_getaffinity(0)) as process:
-        fork = multiprocessing.get_context("fork")
-        begun = fork.Event()
-        attacker = fork.Process(
-            target=run_attack, args=(attack, process.port, SECONDS + 2, begun), daemon=True
-        )
+    fork = multiprocessing.get_context("fork")
+    begun = fork.Event()
+    configuration = ALL_LISTENERS if isinstance(attack, StrangerAttack) else PLAIN
+    with started(cell.contender, os.sched_getaffinity(0), configuration) as process:
+        if isinstance(attack, StrangerAttack):
+            begun.set()
+            port = process.ports[attack.listener]
+            attacker = fork.Process(target=run_strangers, args=(attack, port, SECONDS + 2))
+        else:
+            target = run_publisher if isinstance(attack, FastPublisher) else run_attack
+            attacker = fork.Process(target=target, args=(attack, process.port, SECONDS + 4, begun))
+        attacker.daemon = True
         attacker.start()
         try:
             begun.wait(60)
             time.sleep(1.0)
-            latencies = watch(process.port, qos=1 if cell.contender == DURABLE else 0)
+            if isinstance(attack, FastPublisher):
+                latencies = watch_devices(process.port, SECONDS)
+                if attack.load is not None and not attacker.is_alive():
+                    print("the publisher has ended, ", end="", file=sys.stderr)
+            else:
+                latencies = Latencies()
+                for latency in watch(process.port, qos=1 if cell.contender == DURABLE else 0):
+                    latencies.add(int(latency * 1e9))
             cell.stop.append(stop(process))
         finally:
             attacker.terminate()
             attacker.join()
-    latencies.sort()
-    cell.p50.append(1e3 * latencies[len(latencies) // 2])
-    cell.p99.append(1e3 * latencies[int(0.99 * (len(latencies) - 1))])
-    cell.worst.append(1e3 * latencies[-1])
+    cell.p50.append(latencies.quantile(0.5) / 1e6)
+    cell.p99.append(latencies.quantile(0.99) / 1e6)
+    cell.worst.append(latencies.longest / 1e6)
 
 
 def stop(process: Process) -> float:
@@ -208,7 +228,7 @@ def fairness_targets(results: list[AttackResult]) -> list[str]:
             p99 = max(statistics.median(cell.p99) for cell in ours)
             stops = max(statistics.median(cell.stop) for cell in ours)
             targets += [
-                f"{'✓' if p99 < bound else '✗'} {name}: an innocent pair has a p99 below "
+                f"{'✓' if p99 < bound else '✗'} {name}: innocent clients have a p99 below "
                 f"{bound:.0f} ms beside every attacker: {p99:.1f} ms",
                 f"{'✓' if stops < STOP_TARGET else '✗'} {name}: SIGTERM is heard within "
                 f"{STOP_TARGET:.0f} s: {stops:.2f} s",

@@ -5,33 +5,39 @@ run has a fixed duration instead of a number of messages: processor time per mes
 and a slow broker delivers fewer.
 """
 
-import resource
 import statistics
 import sys
 import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+from bench.broker.configurations import PLAIN, Configuration
+from bench.broker.connections import idle_connections, raise_file_limit, reconnects
 from bench.broker.contenders import (
     SPEAKS,
     DidNotStart,
+    Family,
     Process,
     separate_processors,
     started,
     version_of,
 )
-from bench.broker.load import Driven, build, links
+from bench.broker.load import Driven, build, links, paced
 from bench.broker.scenarios import (
     CONNECTIONS,
+    HALF_LOAD,
     LATENCY,
+    RECONNECTS,
     Scenario,
-    idle_connections,
     version_name,
 )
 from semel.lab.load.delivery_tracker import Latencies
 from semel.lab.load.links import LinkError
+from semel.lab.load.traffic import Traffic
 
 WARM_UP_SECONDS: Final = 0.4
+# Of a durable semel: until the process that seals segments has imported what it needs.
+DURABLE_WARM_UP_SECONDS: Final = 3.0
 SPAN_SECONDS: Final = 1.5
 # A slow broker gets more time, until this many messages are delivered or this time is over.
 ENOUGH: Final = 500
@@ -53,6 +59,7 @@ class Run:
     version: int
     figures: tuple[float, ...] = ()
     delivered: int = 0
+    seconds: float = 0.0
     lost: int = 0
     # The shares of a processor that broker and load used.
     broker_busy: float = 0.0
@@ -69,6 +76,7 @@ class Measured:
     contender: str
     version: int
     runs: list[Run] = field(default_factory=list)
+    configuration: Configuration = PLAIN
 
     @property
     def figures(self) -> tuple[float, ...]:
@@ -88,6 +96,7 @@ class Measured:
             "scenario": self.scenario.name,
             "contender": self.contender,
             "mqtt": version_name(self.version),
+            "configuration": asdict(self.configuration),
             "figures": self.figures,
             "lost": self.lost,
             "faults": self.faults,
@@ -99,16 +108,21 @@ def measure_broker(
     rounds: int, versions: list[int], scenarios: list[Scenario], contenders: list[str]
 ) -> list[Measured]:
     """Measure everything selected; progress goes to standard error."""
-    # For thousands of connections; brokers inherit the limit.
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     cells = [
-        Measured(scenario, contender, version)
+        Measured(scenario, contender, version, configuration=scenario.configuration)
         for scenario in scenarios
         for version in versions
         for contender in contenders
         if version in SPEAKS[contender]
     ]
+    measure_cells(rounds, cells)
+    return cells
+
+
+def measure_cells(rounds: int, cells: list[Measured]) -> None:
+    """Fill cells with runs, in turn."""
+    raise_file_limit()
+    contenders = {cell.contender for cell in cells}
     present = {contender: version_of(contender) is not None for contender in contenders}
     for number in range(1, rounds + 1):
         for cell in cells:
@@ -118,38 +132,59 @@ def measure_broker(
             if TOO_SLOW in cell.faults:
                 continue
             what = f"{cell.scenario.name} {cell.contender} {version_name(cell.version)}"
+            if not cell.configuration.has_default_listener:
+                rules = f", {cell.configuration.rules:,} rules" if cell.configuration.rules else ""
+                what += f" over {cell.configuration.listeners[0]}{rules}"
             print(f"bench: round {number}/{rounds}, {what} … ", end="", file=sys.stderr, flush=True)
-            run = run_once(cell.scenario, cell.contender, cell.version)
+            run = run_once(cell)
             cell.runs.append(run)
             figures = " / ".join(f"{figure:.4g}" for figure in run.figures) or "–"
             lost = f", lost {run.lost}" if run.lost else ""
             fault = f", {run.fault}" if run.fault else ""
             print(f"{figures}{lost}{fault}", file=sys.stderr)
-    return cells
 
 
-def run_once(scenario: Scenario, contender: str, version: int) -> Run:
+def run_once(cell: Measured) -> Run:
     """One run of a scenario with a new broker."""
-    run = Run(scenario.name, contender, version)
+    scenario, version, transport = cell.scenario, cell.version, cell.configuration.listeners[0]
+    run = Run(scenario.name, cell.contender, version)
     try:
-        with separate_processors() as processors, started(contender, processors) as process:
-            if scenario.name == CONNECTIONS:
-                run.figures = idle_connections(process, version)
-            else:
-                load = replace(scenario.load, version=version)
-                latencies = Latencies() if scenario.name == LATENCY else None
-                with links(process.port, version) as clients:
-                    drive(build(load, clients, latencies=latencies), process, run, latencies)
-                if run.lost > 0 and load.qos:
-                    run.fault = f"lost at QoS {load.qos}"
-                elif run.lost < 0:
-                    run.fault = "delivered twice"
+        with (
+            separate_processors() as processors,
+            started(cell.contender, processors, cell.configuration) as process,
+        ):
+            if scenario.kind == CONNECTIONS:
+                run.figures = idle_connections(process, version, transport)
+                return run
+            if scenario.kind == RECONNECTS:
+                run.figures = reconnects(process, version)
+                return run
+            load = replace(scenario.load, version=version)
+            latencies = Latencies() if scenario.kind == LATENCY else None
+            with links(process.port, version, transport) as clients:
+                traffic = build(load, clients, latencies=latencies)
+                measured: Process | Family = process
+                if cell.configuration.durable:
+                    measured = Family(process)
+                    keep_going(traffic, DURABLE_WARM_UP_SECONDS)
+                drive(traffic, measured, run, latencies)
+                if scenario.kind == HALF_LOAD and run.figures:
+                    drive_half(traffic, measured, run)
+                unacknowledged = await_acknowledgements(traffic)
+            if run.lost > 0 and load.qos:
+                run.fault = f"lost at QoS {load.qos}"
+            elif run.lost < 0:
+                run.fault = "delivered twice"
+            elif unacknowledged:
+                run.fault = f"{unacknowledged} not acknowledged"
     except (LinkError, DidNotStart, OSError) as problem:
         run.fault = str(problem)
     return run
 
 
-def drive(load: Driven, process: Process, run: Run, latencies: Latencies | None = None) -> None:
+def drive(
+    load: Driven, process: Process | Family, run: Run, latencies: Latencies | None = None
+) -> None:
     """Warm up, measure under load, drain, and fill in the run."""
     keep_going(load, WARM_UP_SECONDS)
     if latencies is not None:
@@ -159,7 +194,7 @@ def drive(load: Driven, process: Process, run: Run, latencies: Latencies | None 
     keep_going(load, SPAN_SECONDS)
     used, own_used = process.cpu_ns() - cpu, time.process_time_ns() - own_cpu
     elapsed = time.monotonic() - began
-    run.delivered = load.received - received
+    run.delivered, run.seconds = load.received - received, elapsed
     run.broker_busy = used / elapsed / 1e9
     run.load_busy = own_used / elapsed / 1e9
     drain(load)
@@ -168,10 +203,46 @@ def drive(load: Driven, process: Process, run: Run, latencies: Latencies | None 
         run.fault = "stalled"
     elif run.delivered < ENOUGH:
         run.fault = TOO_SLOW
-    elif latencies is not None:
-        run.figures = (latencies.quantile(0.5) / 1e3, latencies.quantile(0.99) / 1e3)
     else:
         run.figures = (used / run.delivered / 1e3,)
+        if latencies is not None:
+            quantiles = latencies.quantile(0.5), latencies.quantile(0.99)
+            run.figures += tuple(nanoseconds / 1e3 for nanoseconds in quantiles)
+
+
+def drive_half(traffic: Traffic, process: Process | Family, run: Run) -> None:
+    """Measure the same clients again, at half of the rate that they have reached.
+
+    Adds the processor time per message, and the time until PUBACK that 99 % did not exceed.
+    """
+    messages = run.delivered / traffic.fan_out
+    latencies = Latencies()
+    for publisher in traffic.publishers.values():
+        publisher.latencies = latencies
+    half = Run(run.scenario, run.contender, run.version)
+    rate = messages / run.seconds / len(traffic.publishers) / 2
+    drive(paced(traffic, rate), process, half, latencies)
+    if half.figures:
+        microseconds, _, slowest = half.figures
+        run.figures += (microseconds, slowest)
+    else:
+        run.figures = ()
+    run.delivered += half.delivered
+    run.seconds += half.seconds
+    run.lost += half.lost
+    run.fault = run.fault or half.fault
+
+
+def await_acknowledgements(traffic: Traffic) -> int:
+    """Wait for the acknowledgements of what was delivered. Returns how many are missing."""
+    deadline = time.monotonic() + SILENCE_SECONDS
+    missing = 0
+    while True:
+        if traffic.load.qos:
+            missing = sum(each.sent - each.acknowledged for each in traffic.publishers.values())
+        if not missing or time.monotonic() >= deadline:
+            return missing
+        traffic.finish()
 
 
 def keep_going(load: Driven, seconds: float) -> None:

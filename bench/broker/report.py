@@ -3,17 +3,18 @@
 import statistics
 from typing import Final
 
+from bench.broker.connections import possible_connections
 from bench.broker.contenders import AMQTT, CONTENDERS, MOSQUITTO, SEMEL
 from bench.broker.measure import Measured
-from bench.broker.scenarios import CONNECTIONS, IDLE, IDLE_KB_TARGET, version_name
-from semel.mqtt import MQTT5
+from bench.broker.scenarios import ALIKE, LATENCY, MANY, RECONNECTS, version_name
+from semel.mqtt import MQTT5, MQTT311
 
 SEPARATOR: Final = " / "
 # The share of a processor that broker or load should have had in most runs.
 FREE: Final = 0.6
 
 
-def _number(figure: float) -> str:
+def number_text(figure: float) -> str:
     """A number with about three digits."""
     if figure >= 100:
         return f"{figure:,.0f}"
@@ -22,12 +23,12 @@ def _number(figure: float) -> str:
     return f"{figure:.2f}" if figure >= 0.1 else f"{figure:.3f}"
 
 
-def _cell(cell: Measured, semel: Measured | None) -> str:
+def describe_cell(cell: Measured, semel: Measured | None) -> str:
     """Medians; in parentheses, the ratio to semel; then warnings."""
-    text = SEPARATOR.join(_number(figure) for figure in cell.figures)
+    text = SEPARATOR.join(number_text(figure) for figure in cell.figures)
     if text and semel is not None and semel.figures and cell.contender != SEMEL:
         pairs = zip(cell.figures, semel.figures, strict=True)
-        ratios = [_number(figure / own) if own else "–" for figure, own in pairs]
+        ratios = [number_text(figure / own) if own else "–" for figure, own in pairs]
         text += f" ({SEPARATOR.join(ratios)}×)"
     if cell.lost:
         text += f" ⚠ lost {cell.lost:,}"
@@ -36,10 +37,11 @@ def _cell(cell: Measured, semel: Measured | None) -> str:
     return text.strip() or "–"
 
 
-def _semel(cells: list[Measured], cell: Measured) -> Measured | None:
-    """semel in the same scenario and version."""
+def _semel(cells: list[Measured], cell: Measured, version: int | None = None) -> Measured | None:
+    """semel in the same scenario, and in the same version if no other is given."""
+    version = cell.version if version is None else version
     for other in cells:
-        if other.contender == SEMEL and other.version == cell.version:
+        if other.contender == SEMEL and other.version == version:
             if other.scenario == cell.scenario:
                 return other
     return None
@@ -60,7 +62,7 @@ def table(cells: list[Measured]) -> list[str]:
     ]
     for scenario in dict.fromkeys(cell.scenario for cell in cells):
         texts = {
-            (cell.version, cell.contender): _cell(cell, _semel(cells, cell))
+            (cell.version, cell.contender): describe_cell(cell, _semel(cells, cell))
             for cell in cells
             if cell.scenario == scenario
         }
@@ -76,6 +78,18 @@ def losses(cells: list[Measured]) -> str:
     lost = [f"{cell.contender} {cell.scenario.name}: {cell.lost:,}" for cell in cells if cell.lost]
     summary = f"lost: {'; '.join(lost)}" if lost else "nothing was lost"
     return f"{delivered:,} messages delivered while measured, in {len(runs)} runs; {summary}"
+
+
+def file_limit_warning(cells: list[Measured]) -> str:
+    """A warning if there were fewer connections than a title says."""
+    count = possible_connections()
+    names = [cell.scenario.name for cell in cells if cell.scenario.kind == RECONNECTS]
+    if not names or count == MANY:
+        return ""
+    return (
+        f"⚠ {names[0]}: the limit of open files permits {count:,} connections; seconds are those "
+        f"of {MANY:,} in proportion."
+    )
 
 
 def busy_machine_warning(cells: list[Measured]) -> str:
@@ -97,13 +111,10 @@ def targets(cells: list[Measured]) -> list[str]:
         semel = _semel(cells, cell)
         asked = _asked(cell)
         what = f"{cell.scenario.name} {version_name(cell.version)}"
-        if cell.scenario.name == CONNECTIONS and cell.contender == SEMEL and cell.figures:
-            kilobytes = cell.figures[1]
-            sign = "✓" if kilobytes <= IDLE_KB_TARGET else "✗"
-            lines.append(
-                f"{sign} {what}: {IDLE:,} of them take at most {IDLE_KB_TARGET:.0f} KB each: "
-                f"{kilobytes:.1f}"
-            )
+        if cell.contender == SEMEL and cell.figures:
+            lines += _own_targets(what, cell, _semel(cells, cell, MQTT311))
+        if cell.scenario.kind == LATENCY and cell.contender == MOSQUITTO and semel is not None:
+            lines += _median_target(what, cell, semel)
         if not asked or semel is None:
             continue
         if not cell.figures:
@@ -114,13 +125,42 @@ def targets(cells: list[Measured]) -> list[str]:
             ratio = cell.figures[0] / semel.figures[0]
             lines.append(
                 f"{'✓' if ratio >= asked else '✗'} {what}: {cell.contender} takes at least "
-                f"{asked:g} times as long: {_number(ratio)}"
+                f"{asked:g} times as long: {number_text(ratio)}"
             )
     return lines
 
 
+def _own_targets(what: str, cell: Measured, older: Measured | None) -> list[str]:
+    """What semel's figures should be by themselves, and beside those with 3.1.1 clients."""
+    lines: list[str] = []
+    for bound in cell.scenario.bounds:
+        figure = cell.figures[bound.figure]
+        sign = "✓" if figure <= bound.most else "✗"
+        lines.append(f"{sign} {what}: at most {bound.most:g} {bound.unit}: {number_text(figure)}")
+    if cell.scenario.versions_alike and cell.version == MQTT5 and older and older.figures:
+        ratio = cell.figures[0] / older.figures[0]
+        sign = "✓" if ratio <= ALIKE else "✗"
+        lines.append(
+            f"{sign} {what}: at most {ALIKE - 1:.0%} more than with 3.1.1 clients: {ratio - 1:+.0%}"
+        )
+    return lines
+
+
+def _median_target(what: str, cell: Measured, semel: Measured) -> list[str]:
+    """Whether semel's median latency is no longer than this contender's."""
+    if not (cell.figures and semel.figures):
+        return []
+    theirs, ours = cell.figures[1], semel.figures[1]
+    return [
+        f"{'✓' if ours <= theirs else '✗'} {what}: the median latency is no longer than "
+        f"{cell.contender}'s: {number_text(ours)} to {number_text(theirs)} µs"
+    ]
+
+
 def _asked(cell: Measured) -> float:
     """The target ratio of this contender's time to semel's; 0 for none."""
+    if cell.contender == MOSQUITTO and cell.scenario.versions_alike and cell.version == MQTT5:
+        return 0.0
     if cell.contender == MOSQUITTO:
         return cell.scenario.versus_mosquitto / (2 if cell.version == MQTT5 else 1)
     return cell.scenario.versus_amqtt if cell.contender == AMQTT else 0.0

@@ -60,6 +60,9 @@ SAMPLE_SECONDS: Final = 2.0
 WARM_UP: Final = 0.25
 FLAT: Final = 0.03
 
+# The second, and KB of resident memory.
+Sample = tuple[float, int]
+
 ROWS: Final = 10
 BARS: Final = "▁▂▃▄▅▆▇█"
 
@@ -296,7 +299,7 @@ class Churn:
             self.answered = True
 
 
-def slope(samples: list[tuple[float, int]]) -> float:
+def slope(samples: list[Sample]) -> float:
     """The slope of the regression line, in KB per second."""
     mean_time = sum(at for at, _ in samples) / len(samples)
     mean = sum(resident for _, resident in samples) / len(samples)
@@ -310,9 +313,9 @@ def sparkline(values: list[int]) -> str:
     return "".join(BARS[int((value - low) / step)] for value in values)
 
 
-def churn_for(seconds: float, churn: Churn, process: Process) -> list[tuple[float, int]]:
-    """Samples of (second, resident KB) while clients churn; prints the table as it grows."""
-    samples: list[tuple[float, int]] = []
+def churn_for(seconds: float, churn: Churn, process: Process) -> list[Sample]:
+    """Samples while clients churn; prints the table as it grows."""
+    samples: list[Sample] = []
     began = time.monotonic()
     row = 1
     print("| minute | resident KB | clients so far | published | delivered |")
@@ -334,6 +337,22 @@ def churn_for(seconds: float, churn: Churn, process: Process) -> list[tuple[floa
                 flush=True,
             )
     return samples
+
+
+def growth_verdict(samples: list[Sample], minutes: float) -> tuple[bool, str]:
+    """Whether memory is flat, and a line that says so."""
+    measured = [sample for sample in samples if sample[0] >= minutes * 60 * WARM_UP]
+    if len(measured) < 3:
+        return False, "✗ too short for a verdict"
+    mean = sum(resident for _, resident in measured) / len(measured)
+    rise = slope(measured)
+    growth = rise * (measured[-1][0] - measured[0][0]) / mean
+    is_flat = growth < FLAT
+    return is_flat, (
+        f"{'✓ flat' if is_flat else '✗ growing'}: after the first {WARM_UP:.0%} of {minutes:g} "
+        f"minutes {rise * 60:+.1f} KB a minute, {growth:+.1%} of {mean:,.0f} KB in all "
+        f"(flat is less than {FLAT:.0%})"
+    )
 
 
 def complaints(log: str) -> list[str]:
@@ -363,23 +382,12 @@ def soak(minutes: float) -> int:
         finally:
             churn.close()
         log = process.log.read_text(errors="replace")
-    measured = [sample for sample in samples if sample[0] >= seconds * WARM_UP]
-    if len(measured) < 3:
-        print("too short for a verdict")
-        return 1
-    mean = sum(resident for _, resident in measured) / len(measured)
-    rise = slope(measured)
-    growth = rise * (measured[-1][0] - measured[0][0]) / mean
-    flat = growth < FLAT
+    is_flat, verdict = growth_verdict(samples, minutes)
     every = -(-len(samples) // 60)
     refused, found = churn.totals.refused, complaints(log)
     print(f"\n{sparkline([resident for _, resident in samples[::every]])}")
     print(f"{refused} clients closed by the broker, {len(found)} unexpected lines in its log")
     if found:
         print("\n".join([*found[:5], first_traceback(log)]))
-    print(
-        f"{'✓ flat' if flat else '✗ growing'}: after the first {WARM_UP:.0%} of {minutes:g} "
-        f"minutes {rise * 60:+.1f} KB a minute, {growth:+.1%} of {mean:,.0f} KB in all "
-        f"(flat is less than {FLAT:.0%})"
-    )
-    return 0 if flat and not refused and not found else 1
+    print(verdict)
+    return 0 if is_flat and not refused and not found else 1

@@ -1,8 +1,8 @@
 """The packets of a bench, encoded before anything is measured.
 
 A `Stream` is a block of PUBLISH packets of one length that is sent repeatedly. All payloads in a
-block differ. At QoS 1 and 2 the identifiers in a block are 1, 2, 3, …: a block is much longer than
-any window, so an identifier is free long before it is used again.
+block differ. At QoS 1 and 2 the identifiers in a block are 1, 2, 3, …: a block is longer than
+any window, so an identifier is free before it is used again.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from semel.mqtt import Publish, encode
 
 # First bytes of PUBLISH by QoS.
 PUBLISH: Final = (0x30, 0x32, 0x34)
-# Packets in a block that has packet identifiers.
+# Packets in a block that has packet identifiers, unless there are many blocks.
 CYCLE: Final = 10_000
 
 
@@ -52,12 +52,12 @@ def encode_connect(version: int, client_id: str) -> bytes:
 
 @cache
 def encode_stream(
-    version: int, topic_names: tuple[str, ...], payload_size: int, qos: int
+    version: int, topic_names: tuple[str, ...], payload_size: int, qos: int, *, cycle: int = CYCLE
 ) -> Stream:
-    """PUBLISH to each topic in turn."""
+    """PUBLISH to each topic in turn, with at least `cycle` packet identifiers."""
     layout = layout_of(version, topic_names[0], payload_size, qos)
     payload = f"{{:0{payload_size}}}"
-    enough = CYCLE if qos else -(-BLOCK // layout.size)
+    enough = cycle if qos else -(-BLOCK // layout.size)
     names = topic_names * -(-enough // len(topic_names))
     packets = [
         encode(Publish(name, payload.format(number).encode(), qos, number if qos else 0), version)

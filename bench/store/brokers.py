@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +21,7 @@ from bench.broker.contenders import (
     SEMEL,
     START_SECONDS,
     DidNotStart,
+    Family,
     Process,
     free_port,
     has_ended,
@@ -45,41 +45,6 @@ max_queued_messages 0
 max_queued_bytes 0
 log_dest stderr
 """
-
-
-@dataclass
-class Family:
-    """A broker and its descendants."""
-
-    process: Process
-    # By pid: processor time when last seen.
-    _children: dict[int, int] = field(default_factory=dict)
-
-    def children(self) -> list[int]:
-        """The pids of the descendants."""
-        parents: dict[int, int] = {}
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):
-                # The name may contain anything; it ends at the last parenthesis.
-                parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-        found: list[int] = []
-        generation = [self.process.pid]
-        while generation:
-            generation = [each for each, parent in parents.items() if parent in generation]
-            found += generation
-        return found
-
-    def written_bytes(self) -> int:
-        """Bytes that the broker itself has written."""
-        status = Path(f"/proc/{self.process.pid}/io").read_text()
-        return int(status.split("\nwrite_bytes:")[1].split()[0])
-
-    def children_ns(self) -> int:
-        """Processor time of all descendants seen so far, including ended ones."""
-        for number in self.children():
-            with contextlib.suppress(OSError):
-                self._children[number] = Process(number, 0, self.process.log).cpu_ns()
-        return sum(self._children.values())
 
 
 def command(name: str, port: int, folder: Path, options: tuple[str, ...] = ()) -> list[str]:

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bench.broker.contenders import SEMEL, DidNotStart
-from bench.broker.load import links
+from bench.broker.contenders import SEMEL, DidNotStart, Family
+from bench.broker.load import PREFIX, links
 from bench.broker.measure import drain
 from bench.broker.scenarios import version_name
-from bench.store.brokers import Family, fresh_folder, keeping
+from bench.store.brokers import fresh_folder, keeping
 from bench.store.durable import PAYLOAD, TOPIC
 from bench.store.load import Publishers, encode_payloads, random_payloads
 from semel.extras import MissingExtra, need
@@ -139,7 +139,8 @@ def capture(run: Capture, family: Family, stream_folder: Path, seconds: float) -
         run.load_ns = time.process_time_ns() - own
         counts = load.acknowledged
     publishers = {
-        f"publisher-{number}": Sent(each, counts[number]) for number, each in enumerate(payloads)
+        f"{PREFIX}-publisher-{number}": Sent(each, counts[number])
+        for number, each in enumerate(payloads)
     }
     check(run, stream_folder, publishers)
 

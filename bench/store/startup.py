@@ -108,7 +108,7 @@ def fill(path: Path, sessions: int, queued: int) -> None:
 def enter(commit: Commit, session: int) -> None:
     """A session that never expires, with its subscription."""
     topic_filter = topic_of(session)
-    commit.sessions.append((session, client_id_of(session), NEVER_EXPIRES))
+    commit.sessions.append((session, client_id_of(session), NEVER_EXPIRES, ""))
     commit.subscriptions.append((session, topic_filter, Subscription(topic_filter, 1), 0))
 
 
