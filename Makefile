@@ -12,6 +12,8 @@ ARGS ?=
 COMPILE ?=
 # Schedules of `make simulate`.
 SEEDS ?= 100000
+# Schedules with two brokers and a bridge, which follow unless ARGS is set.
+BRIDGE_SEEDS ?= 5000
 # Processes that share a run of the suite. Tests of processes wait much, so that two processors can
 # serve three. ARGS="-n0 -s" runs it in one, with its output.
 WORKERS ?= 3
@@ -49,7 +51,8 @@ WITHOUT_SPARK := $(SPARK:%=--ignore=%)
 
 # What the suite must cover to the last branch. The broker's network shell runs in processes of
 # its own, where nobody counts.
-COVERED := --include='src/semel/mqtt/*,src/semel/broker/*' --omit='src/semel/broker/server.py'
+COVERED := --include='src/semel/mqtt/*,src/semel/broker/*' \
+    --omit='src/semel/broker/network/server.py,src/semel/broker/network/peers.py'
 
 TOOLS := .venv/.tools
 INSTALLED := .venv/.semel
@@ -89,16 +92,45 @@ test-interpreted: $(TOOLS) | .build ## Test what is compiled on the source tree,
 test-compiled: $(WHEEL_INSTALLED) ## Run all but the pipeline's tests on the installed wheel
 	$(COMPILED) -m pytest $(SHARED) $(WITHOUT_SPARK) $(ARGS)
 
+.PHONY: test-without-epoll
+test-without-epoll: $(WHEEL_INSTALLED) ## Test the broker's network as on a system without epoll
+	TEST_EPOLL=0 $(COMPILED) -m pytest $(SHARED) $(wildcard tests/broker/test_server*.py \
+	    tests/broker/test_field_*.py tests/broker/test_clients_*.py tests/broker/*_live.py) $(ARGS)
+
 .PHONY: test-spark
 test-spark: $(WHEEL_INSTALLED) ## Run the tests of the pipeline, on the installed wheel
 	$(COMPILED) -m pytest -n $(SPARK_WORKERS) --dist loadfile $(SPARK) $(ARGS)
 
 .PHONY: check
-check: $(TOOLS) ## Check format, lint, types and the import graph
+check: $(TOOLS) ## Check format, lint, types, the import graph and security
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/python -m mypy
 	$(INTERPRETED) -m pytest -q tests/test_imports.py
+	@mkdir -p .build
+	.venv/bin/python -m bandit --quiet --recursive --configfile pyproject.toml src \
+	    2> .build/bandit.log || { cat .build/bandit.log; exit 1; }
+	@if .venv/bin/python -c "$$ASK_PYPI"; then \
+	    echo .venv/bin/python -m pip_audit $(AUDIT); .venv/bin/python -m pip_audit $(AUDIT); \
+	else \
+	    echo "make: pip-audit is SKIPPED: pypi.org does not answer with vulnerabilities"; \
+	fi
+
+# All pinned versions, and nothing else: neither resolved nor installed. A package that cannot be
+# audited is an error.
+AUDIT := --requirement constraints.txt --no-deps --disable-pip --strict --progress-spinner off
+
+# Exits with 1 unless PyPI's own interface, which lists vulnerabilities, answers. A mirror that does
+# not have them would make pip-audit report that there are none.
+define ASK_PYPI
+import json, sys, urllib.request
+try:
+    with urllib.request.urlopen('https://pypi.org/pypi/requests/2.5.0/json', timeout=10) as answer:
+        sys.exit(0 if json.load(answer)['vulnerabilities'] else 1)
+except (OSError, ValueError, LookupError, TypeError):
+    sys.exit(1)
+endef
+export ASK_PYPI
 
 .PHONY: format
 format: $(TOOLS) ## Format the sources and apply the linter's safe fixes
@@ -136,12 +168,17 @@ histories: $(WHEEL_INSTALLED) ## Compare the broker's hot and plain path for lon
 	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.histories $(ARGS)
 
 .PHONY: simulate
-simulate: $(WHEEL_INSTALLED) ## Crash a simulated broker in every way (SEEDS=100000, ARGS=...)
+simulate: $(WHEEL_INSTALLED) ## Crash a simulated broker in every way (SEEDS=100000, ARGS=...); then a bridge
 	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.simulate --seeds $(SEEDS) $(ARGS)
+	$(if $(ARGS),,env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.simulate_bridges --seeds $(BRIDGE_SEEDS))
 
 .PHONY: kills
 kills: $(WHEEL_INSTALLED) ## Kill the real broker under load again and again (ARGS=...)
 	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.kills $(ARGS)
+
+.PHONY: connection-floods
+connection-floods: $(WHEEL_INSTALLED) ## Open and drop thousands of connections (ARGS="--seconds 60")
+	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.connection_floods $(ARGS)
 
 .PHONY: client-kills
 client-kills: $(WHEEL_INSTALLED) ## Kill a client with an outbox again and again (ARGS=...)
@@ -155,6 +192,10 @@ client-schedules: $(WHEEL_INSTALLED) ## Cut and crash a client's core at random 
 ingest-kills: $(WHEEL_INSTALLED) ## Kill semel ingest under load again and again (ARGS=...)
 	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.ingest_kills $(ARGS)
 
+.PHONY: bridge-kills
+bridge-kills: $(WHEEL_INSTALLED) ## Kill two brokers and a bridge again and again (ARGS=...)
+	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.bridge_kills $(ARGS)
+
 .PHONY: pipeline-kills
 pipeline-kills: $(WHEEL_INSTALLED) ## Kill everything from broker to Spark again and again (ARGS=...)
 	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.pipeline_kills $(ARGS)
@@ -163,7 +204,8 @@ pipeline-kills: $(WHEEL_INSTALLED) ## Kill everything from broker to Spark again
 coverage: $(TOOLS) ## Check that each core module is covered by its own test file
 	env $(SOURCES) .venv/bin/python -m tests.long.coverage
 
-LONG := coverage schedules histories client-schedules simulate kills client-kills ingest-kills pipeline-kills fuzz mutants
+LONG := test-without-epoll coverage schedules histories client-schedules simulate connection-floods kills client-kills \
+    ingest-kills bridge-kills pipeline-kills fuzz mutants
 
 .PHONY: test-long
 test-long: test $(LONG) ## Run everything, long runs too

@@ -1,6 +1,6 @@
 """Compiles the hot modules with mypyc while a wheel is built; configuration is in pyproject.toml.
 
-They are semel.mqtt, semel.broker but for its settings, its log and its network shell, and of
+They are semel.mqtt, semel.broker but for its settings and its users, and of its network shell,
 semel.store and semel.client what their loops use. The sources are ordinary Python and work
 uncompiled, so compiling is all or nothing: either every one of them (but the ``__init__`` files)
 becomes an extension module, or none does and one sentence says why. None does when SEMEL_PURE=1 is
@@ -22,10 +22,12 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CCompilerError
 from setuptools.extension import Extension
 
-# What is compiled, and what is left out of it.
+# What is compiled, and what is left out of its folders.
 COMPILED = (
     "src/semel/mqtt",
     "src/semel/broker",
+    "src/semel/broker/network/peers.py",
+    "src/semel/broker/network/plain_sockets.py",
     "src/semel/store/row_checksums.py",
     "src/semel/store/row_flags.py",
     "src/semel/store/commit.py",
@@ -48,9 +50,9 @@ COMPILED = (
 )
 INTERPRETED = (
     "__init__.py",
+    "src/semel/broker/access/*",
+    "src/semel/broker/network/*",
     "src/semel/broker/settings.py",
-    "src/semel/broker/server.py",
-    "src/semel/broker/log.py",
 )
 
 
@@ -107,6 +109,15 @@ def compile_probe(folder: str, flags: list[str]) -> None:
         raise NotCompiled("no working C compiler: it fails on a bare Python.h") from problem
 
 
+def compiled_in(folder: Path) -> list[Path]:
+    """The modules of a folder that are compiled."""
+    return [
+        path
+        for path in folder.rglob("*.py")
+        if not any(path.match(left_out) for left_out in INTERPRETED)
+    ]
+
+
 def compiled_modules(folder: str) -> list[Extension]:
     """The extension modules, as C sources under `folder`; NotCompiled if there can be none."""
     if os.environ.get("SEMEL_PURE") == "1":
@@ -114,8 +125,7 @@ def compiled_modules(folder: str) -> list[Extension]:
     sources = sorted(
         path.as_posix()
         for name in COMPILED
-        for path in (Path(name).rglob("*.py") if Path(name).is_dir() else [Path(name)])
-        if not path.as_posix().endswith(INTERPRETED)
+        for path in (compiled_in(Path(name)) if Path(name).is_dir() else [Path(name)])
     )
     if not sources:
         raise NotCompiled("there is no module to compile")

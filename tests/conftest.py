@@ -1,7 +1,8 @@
 """The suite runs in two modes, and a run may not mistake one for the other.
 
 SEMEL_TEST_MODE=interpreted: semel comes from this repository's src/, and no core module (those of
-semel.mqtt, and of semel.broker but for its settings and its network shell) is an extension.
+semel.mqtt and of semel.broker, but for its settings, its users and most of its network shell) is an
+extension.
 SEMEL_TEST_MODE=compiled: semel comes from site-packages, every core module but the ``__init__``
 files is an extension, and it was built from the sources that are in src/ now. Without the variable
 the run only reports what it found.
@@ -32,8 +33,9 @@ SOURCES = Path(__file__).resolve().parent.parent / "src"
 # What measures this process, if it was told to at its start.
 COVERAGE = sys.modules["coverage"].Coverage.current() if "coverage" in sys.modules else None
 
-# Of the rooms that are compiled, these modules are not.
-INTERPRETED = ("broker/settings.py", "broker/server.py", "broker/log.py")
+# Of the rooms that are compiled, these modules are not, but for the two that serve plain sockets.
+INTERPRETED = ("broker/settings.py", "broker/access/*", "broker/network/*")
+SERVING = ("broker/network/peers.py", "broker/network/plain_sockets.py")
 
 
 def origin(module: str) -> Path:
@@ -51,7 +53,10 @@ def core_modules() -> dict[str, Path]:
         for room in ("mqtt", "broker")
         for path in sorted((SOURCES / "semel" / room).rglob("*.py"))
         if path.name != "__init__.py"
-        and path.relative_to(SOURCES / "semel").as_posix() not in INTERPRETED
+        and (
+            any(path.match(name) for name in SERVING)
+            or not any(path.match(left_out) for left_out in INTERPRETED)
+        )
     }
 
 
@@ -90,6 +95,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         # So it is in what a shell runs in the background; it would be so in brokers, too, whom a
         # test ends with Ctrl-C.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        # So it is under nohup; brokers, whom a test asks to reload with it, would ignore it, too.
+        # They do not inherit a handler.
+        signal.signal(signal.SIGHUP, lambda *_: None)
     mode = os.environ.get("SEMEL_TEST_MODE")
     if mode == "interpreted":
         check_interpreted()

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.broker.contenders import MOSQUITTO, SEMEL, Process, has_ended
+from bench.broker.contenders import MOSQUITTO, SEMEL, Family, Process, has_ended
 from bench.broker.measure import Measured, Run
 from bench.store import capture, durable, latency
-from bench.store.brokers import Family
 from bench.store.capture import Capture, Sample, Sent
 from bench.store.latency import Latency
 from bench.store.load import encode_payloads, random_payloads

@@ -20,6 +20,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PARTS = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 # What is compiled of these rooms.
 STORE = ("commit", "row_checksums", "row_flags", "rows", "store", "streams", "write_batch")
+NETWORK = ("peers", "plain_sockets")
 CLIENT = (
     "awaiting_commit",
     "connect_parameters",
@@ -65,8 +66,10 @@ def small_copy(copy: Path) -> Path:
             (folder / f"{name}.py").touch()
     broker = copy / "src" / "semel" / "broker"
     shutil.rmtree(broker)
-    broker.mkdir()
+    (broker / "network").mkdir(parents=True)
     (broker / "__init__.py").touch()
+    for name in ("__init__", *NETWORK, "interpreted"):
+        (broker / "network" / f"{name}.py").touch()
     # What is not compiled may import what is not there while the wheel is built.
     (broker / "settings.py").write_text(
         "try:\n    import package_of_nobody\nexcept ImportError:\n    pass\nONE = 1\n",
@@ -215,6 +218,7 @@ def test_a_normal_wheel_is_compiled_whole_and_keeps_asserts(
     assert not wheel.name.endswith("-none-any.whl")
     extensions = [name.partition(".")[0] for name in names_in(wheel) if name.endswith(".so")]
     assert sorted(extensions) == [
+        *(f"semel/broker/network/{name}" for name in NETWORK),
         "semel/broker/three",
         *(f"semel/client/{name}" for name in CLIENT),
         "semel/mqtt/inner/two",

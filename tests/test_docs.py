@@ -279,7 +279,9 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     async def fill(url: str) -> None:
         forever = 0xFFFF_FFFF
-        async with Client(url, client_id="test-17", session_expiry=forever) as client:
+        async with Client(
+            url, client_id="test-17", user_name="ann", session_expiry=forever
+        ) as client:
             await client.subscribe("a", "b", "c", qos=1)
             await client.publish("old/1", "x", qos=1, retain=True)
             await client.publish("old/2", "x", qos=1, retain=True)

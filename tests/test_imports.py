@@ -25,7 +25,7 @@ LAYERS = (
 DEPTH = {room: depth for depth, layer in enumerate(LAYERS) for room in layer}
 # Modules and data beside the rooms, open to every room but mqtt; they import no room themselves.
 COMMON = {
-    *("", "counts", "extras", "processes", "settings", "settings_values"),
+    *("", "counts", "extras", "metrics", "processes", "settings", "settings_values"),
     *("vectors", "standard"),
 }
 # Rooms whose names the package lends, when they are asked for.

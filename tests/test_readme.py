@@ -13,6 +13,7 @@ targets are looked up; tests/test_build.py and tests/test_extras.py build and in
 """
 
 import ast
+import itertools
 import re
 import shlex
 import tomllib
@@ -106,21 +107,24 @@ def test_the_last_line_of_the_demo_is_what_the_demo_prints() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "figures"),
+    ("row", "section", "figures"),
     [
-        ("QoS 0, 16 B, pipelined", ("| a: 1→1 QoS 0, 16 B", "0.063", "10.7")),
-        ("QoS 1, durable sessions, 200 B", ("| durable1: ", "5.89", "23.4")),
-        ("QoS 0, one message at a time", ("| p50: 50 pairs QoS 0", "10.7", "11.9")),
-        ("a new connection", ("| connections: 5,000 idle", "150 / 5.61", "69.6 / 0.73")),
-        ("client, publish QoS 1", ("| publish, QoS 1 ", "11.4", "97.3")),
+        ("QoS 0, 16 B, pipelined", "## The broker", ("| a: 1→1 ", "0.087", "12.4")),
+        ("QoS 1, durable sessions, 200 B", "## The store", ("| durable1: ", "5.89", "23.4")),
+        ("QoS 0, one message at a time", "## The broker", ("| p50: ", "11.7", "11.4")),
+        ("a new connection", "## The broker", ("| connections: ", "136 / 2.29", "80.1 / 0.73")),
+        ("client, publish QoS 1", "## The client", ("| publish, QoS 1 ", "11.4", "97.3")),
     ],
 )
 def test_the_figures_of_the_comparison_are_those_of_the_bench(
-    row: str, figures: tuple[str, str, str]
+    row: str, section: str, figures: tuple[str, str, str]
 ) -> None:
-    bench = (HOME / "bench" / "README.md").read_text("utf-8")
+    lines = (HOME / "bench" / "README.md").read_text("utf-8").splitlines()
+    # The same scenario has a row in other sections too, measured there for another purpose.
+    after = lines[lines.index(section) + 1 :]
+    own = itertools.takewhile(lambda each: not each.startswith("#"), after)
     start, *measured = figures
-    (line,) = (each for each in bench.splitlines() if each.startswith(start))
+    (line,) = (each for each in own if each.startswith(start))
     (compared,) = (each for each in TEXT.splitlines() if each.startswith(f"| {row}"))
     for figure in measured:
         assert figure in line

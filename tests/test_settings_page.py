@@ -6,13 +6,26 @@ from pathlib import Path
 
 import pytest
 
+from semel.broker.access.rights_settings import RightsSettings
+from semel.broker.access.users_settings import UsersSettings
+from semel.broker.network.control_settings import AuditSettings, ControlSettings
+from semel.broker.network.listener_settings import ListenerSettings
 from semel.broker.settings import BrokerSettings
+from semel.client.bridge_settings import BridgeSettings, SharedBridgeSettings
 from semel.settings import Section, Settings, SettingsError, describe, load, settings_of
 from semel.settings_values import toml_text, written
 from semel.store.settings import StoreSettings, StreamSettings, check_streams
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "settings.md"
-SECTIONS: tuple[type[Section], ...] = (BrokerSettings, StoreSettings, StreamSettings)
+SECTIONS: tuple[type[Section], ...] = (
+    BrokerSettings,
+    ListenerSettings,
+    RightsSettings,
+    StoreSettings,
+    StreamSettings,
+    ControlSettings,
+    AuditSettings,
+)
 
 
 def table_of(text: str, heading: str) -> list[list[str]]:
@@ -37,8 +50,15 @@ def row_of(section: type[Section], key: str) -> list[str]:
     ("section", "heading", "at_least"),
     [
         (BrokerSettings, "[broker]", 20),
+        (ListenerSettings, "[[listener]]", 34),
+        (RightsSettings, "[rights]", 3),
         (StoreSettings, "[store]", 13),
         (StreamSettings, "[[stream]]", 4),
+        (UsersSettings, "[users]", 15),
+        (BridgeSettings, "[[bridge]]", 40),
+        (SharedBridgeSettings, "[bridges]", 2),
+        (ControlSettings, "[control]", 2),
+        (AuditSettings, "[audit]", 1),
     ],
 )
 def test_the_page_lists_exactly_the_settings_of_each_section(

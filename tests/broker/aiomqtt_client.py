@@ -51,8 +51,10 @@ class Client:
         *,
         clean: bool = True,
         will: dict[str, Any] | None = None,
+        options: dict[str, Any] | None = None,
         **said: Any,
     ) -> None:
+        """`options` are further ones of aiomqtt; `said` are properties of CONNECT."""
         self.client = aiomqtt.Client(
             *address,
             identifier=client_id,
@@ -62,6 +64,7 @@ class Client:
             will=aiomqtt.Will(**will) if will else None,
             properties=properties(PacketTypes.CONNECT, named(said)),
             timeout=PATIENCE,
+            **(options or {}),
         )
         self.inbox: asyncio.Queue[aiomqtt.Message] = asyncio.Queue()
         self.end: asyncio.Task[int | None] | None = None

@@ -6,9 +6,11 @@ What is wrong in a packet is written by hand: our own encoder could not write it
 import gc
 import resource
 import socket
+import ssl
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol, cast
 
 from semel.mqtt import (
     MQTT5,
@@ -98,25 +100,46 @@ def unsubscribe(topic_filter: bytes, version: int = MQTT5, *, properties: bytes 
     return frame(0xA2, b"\x00\x09", section(version, properties), text(topic_filter))
 
 
+class Stream(Protocol):
+    """A connected socket, or what is used like one."""
+
+    def sendall(self, data: bytes, /) -> None: ...
+    def recv(self, size: int, /) -> bytes: ...
+    def settimeout(self, seconds: float, /) -> None: ...
+    def close(self) -> None: ...
+
+
 class Link:
-    """A client on a real socket: packets out, packets in."""
+    """A client on a real socket: packets out, packets in.
+
+    `connected` is a socket that is connected already, whatever its transport.
+    """
 
     def __init__(
-        self, address: tuple[str, int], version: int = MQTT5, *, receive_buffer: int = 0
+        self,
+        address: tuple[str, int],
+        version: int = MQTT5,
+        *,
+        receive_buffer: int = 0,
+        connected: Stream | None = None,
     ) -> None:
         self.version = version
         self.decoder = Decoder(version)
         self.waiting: list[Packet] = []
-        self.socket = socket.socket()
+        if connected is not None:
+            self.socket = cast(socket.socket, connected)
+            self.socket.settimeout(PATIENCE)
+            return
+        made = self.socket = socket.socket()
         if receive_buffer:
             # Before the connection is made: the window that the peer is told depends on it.
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.settimeout(PATIENCE)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        made.settimeout(PATIENCE)
         try:
-            self.socket.connect(address)
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            made.connect(address)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError:
-            self.socket.close()
+            made.close()
             raise
 
     def send(self, *packets: Packet) -> None:
@@ -129,7 +152,7 @@ class Link:
         """Wait for bytes. False: the peer has closed, in whichever way."""
         try:
             data = self.socket.recv(65_536)
-        except ConnectionResetError:
+        except (ConnectionResetError, ssl.SSLEOFError):
             return False
         for item in self.decoder.receive(data):
             assert not isinstance(item, Violation), item

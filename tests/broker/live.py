@@ -1,5 +1,6 @@
 """`semel broker` in a process of its own, started as a user would start it."""
 
+import os
 import re
 import signal
 import subprocess
@@ -10,17 +11,31 @@ from types import TracebackType
 # Generous: it only ends what would hang.
 PATIENCE = 60.0
 
-# The same command on asyncio's own loop, as where uvloop is not installed.
-WITHOUT_UVLOOP = "import sys; sys.modules['uvloop'] = None; from semel.cli import main; main()"
+# Hides uvloop, as where it is not installed, or epoll, as on systems that do not have it.
+_HIDE_UVLOOP = "import sys; sys.modules['uvloop'] = None; "
+_HIDE_EPOLL = "import select; del select.epoll; "
+_RUN = "from semel.cli import main; main()"
+
+# The same command on asyncio's own loop.
+WITHOUT_UVLOOP = _HIDE_UVLOOP + _RUN
+
+# TEST_EPOLL=0: all brokers of these tests are without epoll.
+HAS_EPOLL = os.environ.get("TEST_EPOLL") != "0"
+
+
+def program(*, uvloop: bool = True, epoll: bool = HAS_EPOLL) -> list[str]:
+    """The arguments of Python that make it `semel`."""
+    if uvloop and epoll:
+        return ["-m", "semel"]
+    return ["-c", ("" if uvloop else _HIDE_UVLOOP) + ("" if epoll else _HIDE_EPOLL) + _RUN]
 
 
 class Process:
     """A broker on a port that the system chose. As a context, it must also end well."""
 
     def __init__(self, *arguments: str, uvloop: bool = True) -> None:
-        program = ["-m", "semel"] if uvloop else ["-c", WITHOUT_UVLOOP]
         self.process = subprocess.Popen(
-            [sys.executable, *program, "broker", "--port", "0", *arguments],
+            [sys.executable, *program(uvloop=uvloop), "broker", "--port", "0", *arguments],
             stderr=subprocess.PIPE,
             text=True,
         )

@@ -3,7 +3,7 @@
 import itertools
 import socket
 from queue import Queue
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
@@ -11,7 +11,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from tests.broker.live import PATIENCE, Process
+from tests.broker.live import PATIENCE
 
 VERSIONS = {"3.1.1": mqtt.MQTTv311, "5.0": mqtt.MQTTv5}
 
@@ -50,18 +50,26 @@ def seen_in(found: Properties) -> dict[str, Any]:
     return {name: getattr(found, name) for name in names if hasattr(found, name)}
 
 
+class Reachable(Protocol):
+    """A broker with an address: host and port, or the path of a Unix socket and any port."""
+
+    @property
+    def address(self) -> tuple[str, int]: ...
+
+
 class Client:
     """A paho client, and what it was told, in queues."""
 
     def __init__(
         self,
-        broker: Process,
+        broker: Reachable,
         client_id: str,
         version: str,
         *,
         clean: bool = True,
         will: dict[str, Any] | None = None,
         will_properties: dict[str, Any] | None = None,
+        transport: Literal["tcp", "websockets", "unix"] = "tcp",
         **connect_properties: Any,
     ) -> None:
         self.broker = broker
@@ -79,6 +87,7 @@ class Client:
             client_id=client_id,
             clean_session=None if self.is_5 else clean,
             protocol=VERSIONS[version],
+            transport=transport,
             reconnect_on_failure=False,
         )
         if will is not None:

@@ -1,6 +1,7 @@
 """A broker whose streams are in the real tables, and readers of them."""
 
 from semel.broker.authority import Authority
+from semel.broker.identity import Identity
 from semel.broker.lifetimes import WINDOW
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
@@ -213,13 +214,15 @@ class Guarded(Authority):
     def __init__(self) -> None:
         self.fails = False
 
-    def subscribe(self, client_id: str, topic_filter: str) -> int:
-        return 0x87 if client_id == "r" and topic_filter.endswith("/plant/plant/#") else 0
+    def subscribe(self, identity: Identity, topic_filter: str, *, qos: int) -> int:
+        return (
+            0x87 if identity.client_id == "r" and topic_filter.endswith("/plant/plant/#") else qos
+        )
 
-    def receive(self, client_id: str, topic_name: str) -> bool:
+    def receive(self, identity: Identity, topic_name: str) -> bool:
         if self.fails and topic_name == "plant/c":
             raise RuntimeError("the authority is broken")
-        return client_id != "r" or topic_name != "plant/b"
+        return identity.client_id != "r" or topic_name != "plant/b"
 
 
 def subscribe(

@@ -4,13 +4,14 @@ import asyncio
 import logging
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from importlib import import_module
 
 from semel.broker.authority import Authority
-from semel.broker.server import Server
+from semel.broker.network.listener_settings import ListenerSettings
+from semel.broker.network.server import Server
 from semel.broker.settings import BrokerSettings
 from semel.store.store import Store
 from tests.broker.live import PATIENCE
@@ -41,13 +42,18 @@ class Serving:
         store: Store,
         *,
         send_buffer: int = 0,
+        listeners: Sequence[ListenerSettings] = (),
     ) -> None:
         self.settings = settings
+        self.listeners = listeners
         self.authority = authority
         self.store = store
         self.send_buffer = send_buffer
         self.log = Records()
         self.address = ("", 0)
+        # Of each listener.
+        self.addresses: list[tuple[str, int]] = []
+        self._is_started = False
         self.ended: Future[None] = Future()
         self._listening: Future[tuple[str, int]] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -56,11 +62,13 @@ class Serving:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        server = Server(self.settings, self.authority, self.store)
+        server = Server(self.settings, self.authority, self.store, listeners=self.listeners)
         address = await server.start()
+        self.addresses = [each.bound_address() or ("", 0) for each in server.listeners]
         if self.send_buffer:
-            assert server.listener is not None
-            for listening in server.listener.sockets:
+            listener = server.listeners[0].server
+            assert listener is not None
+            for listening in listener.sockets:
                 # Connections inherit it from the socket that accepts them.
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.send_buffer)
         self._listening.set_result(address)
@@ -83,6 +91,11 @@ class Serving:
     def start(self, thread: threading.Thread) -> None:
         thread.start()
         self.address = self._listening.result(PATIENCE)
+        self._is_started = True
+
+    @property
+    def is_started(self) -> bool:
+        return self._is_started
 
     def stop(self) -> None:
         """Ask it to end; whatever ended it before its time comes out here."""
@@ -101,10 +114,17 @@ def serving(
     store: Store | None = None,
     send_buffer: int = 0,
     loop: str = "asyncio",
+    listeners: Sequence[ListenerSettings] = (),
 ) -> Iterator[Serving]:
     """A server on a port that the system chose."""
     given = settings or BrokerSettings(port=0, sys_interval=0.0)
-    made = Serving(given, authority or Authority(), store or Store(), send_buffer=send_buffer)
+    made = Serving(
+        given,
+        authority or Authority(),
+        store or Store(),
+        send_buffer=send_buffer,
+        listeners=listeners,
+    )
     thread = threading.Thread(target=made.run, args=(loop,))
     loggers = [logging.getLogger(name) for name in ("semel.broker", "asyncio")]
     levels = [logger.level for logger in loggers]
@@ -116,7 +136,7 @@ def serving(
         yield made
         made.stop()
     finally:
-        if thread.is_alive() and made.address[1]:
+        if thread.is_alive() and made.is_started:
             made.stop()
         thread.join(PATIENCE)
         for logger, level in zip(loggers, levels, strict=True):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from semel.broker.authority import Authority
+from semel.broker.authority import Authority, Denied, Proof
+from semel.broker.identity import Identity, PeerInfo
 from semel.broker.settings import MIB, BrokerSettings
 from semel.mqtt import (
     MQTT5,
@@ -41,8 +42,10 @@ class Refusing(Authority):
         self.code = code
         self.client_id = client_id
 
-    def connect(self, packet: Connect, peer: str) -> int:
-        return self.code if self.client_id in (None, packet.client_id) else 0
+    def connect(self, packet: Connect, peer: PeerInfo) -> Identity | Denied | Proof:
+        if self.code and self.client_id in (None, packet.client_id):
+            return Denied(self.code)
+        return super().connect(packet, peer)
 
 
 def admitted(
@@ -326,7 +329,7 @@ class Recorder(Store):
         self.wills: list[tuple[str, Will | None]] = []
 
     def write(self, commit: Commit) -> bool:
-        self.sessions += [(client_id, expiry) for _, client_id, expiry in commit.sessions]
+        self.sessions += [(client_id, expiry) for _, client_id, expiry, _ in commit.sessions]
         self.wills += [(client_id, will) for client_id, _, will, _ in commit.wills]
         return True
 
@@ -361,7 +364,7 @@ def test_a_client_above_the_limit_is_told_the_limit() -> None:
     world = World(BrokerSettings(maximum_connections=1))
     first = world.connect("first")
     second = world.open()
-    why = Properties(reason_string="no more than 1 connections at a time")
+    why = Properties(reason_string="no more than 1 connection at a time")
     assert second.send(Connect("second")) == [ConnAck(0x89, properties=why)]
     assert second.is_closed()
     second.cut()
@@ -434,9 +437,16 @@ def test_an_accepted_client_that_then_breaks_a_rule_gets_no_second_connack(
 @pytest.mark.parametrize("code", [0x01, 0x8E, 0xFF])
 def test_a_code_that_connack_does_not_have_still_refuses(version: int, code: int) -> None:
     """Class 12: an Authority that is wrong about its code does not open the door"""
-    world = World(authority=Refusing(code))
+
+    class Wrong(Authority):
+        def publish(self, identity: Identity, topic_name: str, *, qos: int, retain: bool) -> int:
+            return code
+
+    world = World(authority=Wrong())
     client = world.open(version)
-    assert client.send(Connect("a", version=version)) == [ConnAck(0x80 if version == MQTT5 else 5)]
+    (connack,) = client.send(Connect("a", version=version, will=Will("t", b"x")))
+    assert isinstance(connack, ConnAck)
+    assert connack.reason == (0x80 if version == MQTT5 else 5)
     assert client.is_closed()
     assert world.broker.router.sessions == {}
     other = World(authority=Refusing(0)).connect("a", version)

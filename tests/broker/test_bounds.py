@@ -3,6 +3,7 @@
 import pytest
 
 from semel.broker.authority import Authority
+from semel.broker.identity import Identity
 from semel.broker.retained import RETAINED_BYTES
 from semel.broker.settings import BrokerSettings
 from semel.broker.subscriptions import subscription_cost
@@ -518,10 +519,15 @@ def test_the_log_cuts_a_long_client_id_and_says_how_long_it_is(client_id: str, s
 
 
 class Broken(Authority):
-    """Fails over every message."""
+    """Fails over every message but the first."""
 
-    def publish(self, client_id: str, topic_name: str) -> int:
-        raise RuntimeError("a hook that is broken")
+    asked = 0
+
+    def publish(self, identity: Identity, topic_name: str, *, qos: int, retain: bool) -> int:
+        self.asked += 1
+        if self.asked > 1:
+            raise RuntimeError("a hook that is broken")
+        return 0
 
 
 @pytest.mark.parametrize("length", [64, 65])

@@ -3,15 +3,17 @@
 import pytest
 
 from semel.broker.connection import Connection, packet_id_at
+from semel.broker.identity import PeerInfo
+from semel.broker.listener_limits import default_limits
+from semel.broker.settings import BrokerSettings
 from semel.mqtt import MQTT5, MQTT311, PubAck, Publish, Violation, encode
 
 
 @pytest.mark.parametrize("data", [b"\x40\x02\x00\x01", b"\x32\x06\x00\x01t\x00\x01\x00"])
 def test_bytes_that_are_not_the_next_step_are_judged_like_packets(data: bytes) -> None:
     """Before a CONNECT, a server says nothing [MQTT-3.1.0-1]"""
-    connection = Connection(
-        1, "test", 0.0, maximum_packet_size=1_000, before_connect=1_000, maximum_items=1_000
-    )
+    limits = default_limits(BrokerSettings())
+    connection = Connection(1, PeerInfo("test"), 0.0, limits=limits, maximum_items=1_000)
     connection.exchange.version = MQTT5
     with pytest.raises(Violation) as refused:
         connection.send_encoded(data)

@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from semel.broker.authority import Authority
+from semel.broker.authority import Authority, Denied, Proof
+from semel.broker.identity import Identity, PeerInfo
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
@@ -111,8 +112,8 @@ def test_nothing_after_a_refused_connect_is_acted_on() -> None:
     """[MQTT-3.1.4-6]"""
 
     class Strict(Authority):
-        def connect(self, packet: Connect, peer: str) -> int:
-            return 0x86
+        def connect(self, packet: Connect, peer: PeerInfo) -> Identity | Denied | Proof:
+            return Denied(0x86)
 
     for version, code in ((MQTT5, 0x86), (MQTT311, 4)):
         world = World(authority=Strict())
@@ -402,7 +403,7 @@ def test_a_refused_publish_reaches_nobody_and_is_told_in_5_only() -> None:
     """[MQTT-3.3.5-2] (3.1.1), [MQTT-4.3.3-9] (5.0)"""
 
     class Quiet(Authority):
-        def publish(self, client_id: str, topic_name: str) -> int:
+        def publish(self, identity: Identity, topic_name: str, *, qos: int, retain: bool) -> int:
             return 0x87 if topic_name == "no" else 0
 
     world = World(authority=Quiet())
@@ -446,6 +447,22 @@ def test_a_message_is_not_sent_back_with_no_local() -> None:
     client.send(Publish("t", b"mine"))
     world.connect("b").send(Publish("t", b"other"))
     assert payloads(client.take()) == [b"other"]
+
+
+@pytest.mark.parametrize("version", [MQTT311, MQTT5])
+def test_overlapping_subscriptions_bring_a_copy_each_if_the_setting_says_so(version: int) -> None:
+    """[MQTT-3.3.4-2] (5.0), [MQTT-3.3.5-1] (3.1.1) permit that"""
+    world = World(BrokerSettings(overlapping="each"))
+    client, other = world.connect("a", version), world.connect("b", version)
+    client.send(Subscribe(1, [Subscription("#", 0), Subscription("t", 1), Subscription("+", 2)]))
+    other.subscribe("#")
+    publisher = world.connect("p", version)
+    for packet_id in (1, 2):
+        publisher.send(Publish("t", b"x", 2, packet_id))
+        packets = client.take()
+        copies = sorted(packet.qos for packet in packets if isinstance(packet, Publish))
+        assert copies == [0, 1, 2]
+        assert len(other.take()) == 1
 
 
 def test_overlapping_subscriptions_bring_one_copy_with_all_identifiers() -> None:
@@ -624,7 +641,7 @@ def test_a_take_over_publishes_the_will_of_the_old_connection() -> None:
 class Silencing(Authority):
     """Nobody may publish."""
 
-    def publish(self, client_id: str, topic_name: str) -> int:
+    def publish(self, identity: Identity, topic_name: str, *, qos: int, retain: bool) -> int:
         return 0x87
 
 
@@ -633,9 +650,31 @@ def test_a_will_goes_where_its_client_may_publish(authority: type[Authority]) ->
     world = World(authority=authority())
     watcher = world.connect("w")
     watcher.subscribe("gone")
-    world.connect("a", will=Will("gone", b"bye")).cut()
+    client = world.open()
+    (connack,) = client.send(Connect("a", will=Will("gone", b"bye")))
+    assert isinstance(connack, ConnAck)
+    assert connack.reason == (0x87 if authority is Silencing else 0)
+    client.cut()
     expected = [] if authority is Silencing else [Publish("gone", b"bye")]
     assert watcher.take() == expected
+
+
+def test_a_will_is_not_published_if_its_client_may_no_longer_publish_it() -> None:
+    class Changing(Authority):
+        code = 0
+
+        def publish(self, identity: Identity, topic_name: str, *, qos: int, retain: bool) -> int:
+            return self.code
+
+    authority = Changing()
+    world = World(authority=authority)
+    watcher = world.connect("w")
+    watcher.subscribe("gone")
+    world.connect("a", will=Will("gone", b"1")).cut()
+    client = world.connect("a", will=Will("gone", b"2"))
+    authority.code = 0x87
+    client.cut()
+    assert watcher.take() == [Publish("gone", b"1")]
 
 
 def test_stopping_leaves_alone_who_is_on_his_way_out() -> None:
@@ -651,8 +690,8 @@ def test_stopping_leaves_alone_who_is_on_his_way_out() -> None:
 class Confused(Authority):
     """Fails over one receiver."""
 
-    def receive(self, client_id: str, topic_name: str) -> bool:
-        if client_id == "a":
+    def receive(self, identity: Identity, topic_name: str) -> bool:
+        if identity.client_id == "a":
             raise RuntimeError("who is that?")
         return True
 
@@ -675,8 +714,8 @@ def test_a_fault_over_a_receiver_is_logged_whether_it_is_there_or_not(connected:
 class Discreet(Authority):
     """Keeps one topic from one client, whatever that client subscribes to."""
 
-    def receive(self, client_id: str, topic_name: str) -> bool:
-        return (client_id, topic_name) != ("a", "t/secret")
+    def receive(self, identity: Identity, topic_name: str) -> bool:
+        return (identity.client_id, topic_name) != ("a", "t/secret")
 
 
 def test_a_retained_message_that_a_client_may_not_receive_is_kept_from_it_alone() -> None:

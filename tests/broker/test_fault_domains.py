@@ -8,6 +8,7 @@ import pytest
 from semel.broker.authority import Authority
 from semel.broker.core import Broker
 from semel.broker.cursors import Cursors
+from semel.broker.identity import PeerInfo
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
@@ -501,7 +502,7 @@ def test_a_fault_over_one_silent_connection_leaves_the_others_swept() -> None:
         log=log,
         now=0.0,
     )
-    connections = [broker.opened(f"peer:{number}", 0.0) for number in range(3)]
+    connections = [broker.opened(PeerInfo(f"peer:{number}"), 0.0) for number in range(3)]
     for number, connection in enumerate(connections):
         broker.receive(connection, encode(Connect(f"c{number}", keep_alive=10)), 0.0)
     broker.flush(0.0)
@@ -529,3 +530,14 @@ def test_a_part_of_the_sweep_that_fails_does_not_keep_the_others_from_their_turn
     assert world.lines("freeing memory failed")
     assert world.lines("the sweep of retained messages failed")
     assert world.lines("the report under $SYS failed")
+
+
+def test_a_subscription_without_its_session_keeps_no_broker_from_starting() -> None:
+    world = Lasting()
+    world.durable("gone").subscribe("t", qos=1)
+    world.durable("kept").subscribe("t", qos=1)
+    world.database.connection.execute("DELETE FROM session WHERE client_id = 'gone'")
+    world.crash()
+    assert set(world.broker.router.sessions) == {"kept"}
+    world.connect("p").send(Publish("t", b"x", 1, 1))
+    assert payloads(world.durable("kept", present=True).take()) == [b"x"]

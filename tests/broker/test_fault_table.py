@@ -11,7 +11,16 @@ from typing import Any
 
 import pytest
 
-from semel.broker.authority import Authority, Challenge, Granted, ServerAuthentication, Step
+from semel.broker.authority import (
+    Authority,
+    Challenge,
+    Denied,
+    Granted,
+    Proof,
+    ServerAuthentication,
+    Step,
+)
+from semel.broker.identity import Identity, PeerInfo
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
@@ -100,31 +109,38 @@ class Hooks(Authority):
     def __init__(self, fuse: Fuse) -> None:
         self.fuse = fuse
 
-    def rights(self, client_id: str) -> str:
-        self.fuse.check("Authority.rights", client_id)
+    def rights(self, identity: Identity) -> str:
+        self.fuse.check("Authority.rights", identity.client_id)
         return ""
 
-    def connect(self, packet: Connect, peer: str) -> int:
+    def connect(self, packet: Connect, peer: PeerInfo) -> Identity | Denied | Proof:
         self.fuse.check("Authority.connect", packet.client_id)
-        return 0
+        return super().connect(packet, peer)
 
     def begin_authentication(
-        self, method: str, packet: Connect, peer: str
+        self, method: str, packet: Connect, peer: PeerInfo
     ) -> ServerAuthentication | None:
         self.fuse.check("Authority.begin_authentication", packet.client_id)
         return Method(self.fuse, packet.client_id)
 
-    def publish(self, client_id: str, topic_name: str) -> int:
-        self.fuse.check("Authority.publish", client_id)
+    def publish(self, identity: Identity, topic_name: str, *, qos: int, retain: bool) -> int:
+        self.fuse.check("Authority.publish", identity.client_id)
         return 0
 
-    def subscribe(self, client_id: str, topic_filter: str) -> int:
-        self.fuse.check("Authority.subscribe", client_id)
-        return 0
+    def subscribe(self, identity: Identity, topic_filter: str, *, qos: int) -> int:
+        self.fuse.check("Authority.subscribe", identity.client_id)
+        return qos
 
-    def receive(self, client_id: str, topic_name: str) -> bool:
-        self.fuse.check("Authority.receive", client_id)
+    def receive(self, identity: Identity, topic_name: str) -> bool:
+        self.fuse.check("Authority.receive", identity.client_id)
         return True
+
+    def may_use_session(self, identity: Identity, owner: Identity) -> bool:
+        self.fuse.check("Authority.may_use_session", identity.client_id)
+        return True
+
+    def left(self, identity: Identity) -> None:
+        self.fuse.check("Authority.left", identity.client_id)
 
 
 def fused(name: str) -> Callable[..., object]:
@@ -344,17 +360,45 @@ def sends(world: Whole) -> None:
     world.say(victim, Publish("v/1", b"x", 2, 1))
 
 
-def sends_what_is_learned(world: Whole) -> None:
-    """The message is everybody's by then, and its identifier must not be stuck for ever."""
-    victim = world.victim()
-    world.fuse.arm("Authority.rights", "victim", spared=1)
-    world.say(victim, Publish("v/1", b"x", 2, 1))
-
-
 def publishes(world: Whole) -> None:
     victim = world.victim()
     world.fuse.arm("Authority.publish", "victim")
     world.say(victim, Publish("v/1", b"x", 2, 1))
+
+
+def announces_a_will(world: Whole) -> None:
+    world.fuse.arm("Authority.publish", "victim")
+    will = Will("will/v", b"x", qos=1)
+    world.say(world.open(), Connect("victim", properties=KEPT, will=will))
+
+
+def resumes_a_session(world: Whole) -> None:
+    world.victim().cut()
+    world.fuse.arm("Authority.may_use_session", "victim")
+    world.say(world.open(), Connect("victim", clean_start=False, properties=KEPT))
+
+
+def resumes_a_subscription(world: Whole) -> None:
+    victim = world.victim()
+    world.say(victim, Subscribe(1, [Subscription("v")]))
+    victim.cut()
+    world.broker.router.sessions["victim"].checked_version = -1
+    world.fuse.arm("Authority.subscribe", "victim")
+    world.say(world.open(), Connect("victim", clean_start=False, properties=KEPT))
+
+
+def has_a_subscription_when_rights_change(world: Whole) -> None:
+    world.say(world.victim(), Subscribe(1, [Subscription("v")]))
+    world.fuse.arm("Authority.subscribe", "victim")
+    assert world.authority is not None
+    world.authority.generation += 1
+    world.settle()
+
+
+def leaves(world: Whole) -> None:
+    victim = world.victim()
+    world.fuse.arm("Authority.left", "victim")
+    world.beside(victim.cut)
 
 
 def leaves_a_will(world: Whole) -> None:
@@ -575,11 +619,18 @@ def follows(world: Whole) -> None:
 
 
 TABLE: dict[str, tuple[Scenario, ...]] = {
-    "Authority.rights": (sends, sends_what_is_learned),
+    "Authority.rights": (sends,),
     "Authority.connect": (connects,),
     "Authority.begin_authentication": (authenticates,),
-    "Authority.publish": (publishes, leaves_a_will),
-    "Authority.subscribe": (subscribes, subscribes_to_a_stream),
+    "Authority.publish": (publishes, announces_a_will, leaves_a_will),
+    "Authority.subscribe": (
+        subscribes,
+        subscribes_to_a_stream,
+        resumes_a_subscription,
+        has_a_subscription_when_rights_change,
+    ),
+    "Authority.may_use_session": (resumes_a_session,),
+    "Authority.left": (leaves,),
     "Authority.receive": (
         receives,
         receives_what_is_learned,
@@ -601,6 +652,7 @@ TABLE: dict[str, tuple[Scenario, ...]] = {
 }
 # Whose victim has no connection at that time, or a new one that has no part in it.
 ENDS_NO_CONNECTION = (
+    leaves,
     leaves_a_will,
     receives_while_away,
     expires_after_a_start,

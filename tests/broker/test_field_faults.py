@@ -13,10 +13,13 @@ import pytest
 from semel.broker.authority import (
     Authority,
     Challenge,
+    Denied,
     Granted,
+    Proof,
     ServerAuthentication,
     Step,
 )
+from semel.broker.identity import Identity, PeerInfo
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
@@ -74,30 +77,30 @@ class Faulty(Authority):
         if client_id == "victim" and method in self.failing:
             raise Broken(WHY)
 
-    def rights(self, client_id: str) -> str:
-        self._fail("rights", client_id)
-        return client_id
+    def rights(self, identity: Identity) -> str:
+        self._fail("rights", identity.client_id)
+        return identity.client_id
 
-    def connect(self, packet: Connect, peer: str) -> int:
+    def connect(self, packet: Connect, peer: PeerInfo) -> Identity | Denied | Proof:
         self._fail("connect", packet.client_id)
-        return 0
+        return super().connect(packet, peer)
 
     def begin_authentication(
-        self, method: str, packet: Connect, peer: str
+        self, method: str, packet: Connect, peer: PeerInfo
     ) -> ServerAuthentication | None:
         self._fail("begin", packet.client_id)
         return FaultyAuthentication(self)
 
-    def publish(self, client_id: str, topic_name: str) -> int:
-        self._fail("publish", client_id)
+    def publish(self, identity: Identity, topic_name: str, *, qos: int, retain: bool) -> int:
+        self._fail("publish", identity.client_id)
         return 0
 
-    def subscribe(self, client_id: str, topic_filter: str) -> int:
-        self._fail("subscribe", client_id)
-        return 0
+    def subscribe(self, identity: Identity, topic_filter: str, *, qos: int) -> int:
+        self._fail("subscribe", identity.client_id)
+        return qos
 
-    def receive(self, client_id: str, topic_name: str) -> bool:
-        self._fail("receive", client_id)
+    def receive(self, identity: Identity, topic_name: str) -> bool:
+        self._fail("receive", identity.client_id)
         return True
 
 
@@ -129,7 +132,7 @@ class FaultyStore(Store):
 
     def write(self, commit: Commit) -> bool:
         found = set()
-        for number, client_id, _ in commit.sessions:
+        for number, client_id, _, _ in commit.sessions:
             if client_id == "victim":
                 self.victims.add(number)
                 found.add("sessions")

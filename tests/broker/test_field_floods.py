@@ -5,6 +5,7 @@ files. Nothing is timed: what is judged is who is served, what arrives, and how 
 """
 
 import resource
+import socket
 from contextlib import ExitStack
 
 import pytest
@@ -336,3 +337,27 @@ def until_let_in(broker: Process) -> None:
         except (AssertionError, ConnectionError):
             pass
     raise AssertionError("nobody was let in")
+
+
+# --- the log --------------------------------------------------------------------------------------
+
+
+def break_a_rule(broker: Process, address: str) -> None:
+    """Send a PINGREQ before any CONNECT, from this address, and wait until that is answered."""
+    with socket.create_connection(broker.address, PATIENCE, (address, 0)) as client:
+        client.sendall(encode(PingReq()))
+        assert client.recv(10) == b""
+
+
+def test_class_13_a_client_that_breaks_rules_all_the_time_hides_nobody_in_the_log() -> None:
+    with Process("--log-lines-per-minute", "10") as broker:
+        for _ in range(500):
+            break_a_rule(broker, "127.0.0.1")
+        break_a_rule(broker, "127.0.0.2")
+    broken = [line for line in broker.log if "broke a rule" in line]
+    # Ten of each minute that the flood takes.
+    assert len([line for line in broken if " 127.0.0.1:" in line]) < 50
+    assert [line for line in broken if " 127.0.0.2:" in line]
+    summaries = [line for line in broker.log if "more lines about address 127.0.0.1" in line]
+    assert summaries
+    assert "such as: 127.0.0.1:" in summaries[0]

@@ -5,7 +5,8 @@ from itertools import product
 
 import pytest
 
-from semel.broker.authority import Authority
+from semel.broker.authority import Authority, Denied, Proof
+from semel.broker.identity import Identity, PeerInfo
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
@@ -437,8 +438,8 @@ def test_class_8_nothing_that_a_peer_chose_reaches_the_log_as_it_is(version: int
     """Whatever a client does under such a name, it is told in one line that is safe to print."""
 
     class Picky(Authority):
-        def connect(self, packet: Connect, peer: str) -> int:
-            return 0x85 if packet.client_id.endswith("!") else 0
+        def connect(self, packet: Connect, peer: PeerInfo) -> Identity | Denied | Proof:
+            return Denied(0x85) if packet.client_id.endswith("!") else super().connect(packet, peer)
 
     world = World(BrokerSettings(connect_timeout=2.0), authority=Picky())
     opened = world.open(version)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from semel.broker.authority import Authority
+from semel.broker.identity import Identity
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
@@ -220,7 +221,7 @@ def test_class_1_a_refused_message_leaves_its_identifier_free() -> None:
     """[MQTT-4.3.3-9]: after a PUBREC of 0x80 or more the identifier is a new message's"""
 
     class Quiet(Authority):
-        def publish(self, client_id: str, topic_name: str) -> int:
+        def publish(self, identity: Identity, topic_name: str, *, qos: int, retain: bool) -> int:
             return 0x87 if topic_name == "no" else 0
 
     world = World(authority=Quiet())

@@ -6,8 +6,17 @@ import logging
 
 import pytest
 
-from semel.broker.authority import Authority, Challenge, Granted, ServerAuthentication, Step
-from semel.broker.server import Server
+from semel.broker.authority import (
+    Authority,
+    Challenge,
+    Denied,
+    Granted,
+    Proof,
+    ServerAuthentication,
+    Step,
+)
+from semel.broker.identity import Identity, PeerInfo
+from semel.broker.network.server import Server
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     Auth,
@@ -54,13 +63,13 @@ class Fragile(ServerAuthentication):
 class Hook(Authority):
     """Fails where the client identifier says so."""
 
-    def connect(self, packet: Connect, peer: str) -> int:
+    def connect(self, packet: Connect, peer: PeerInfo) -> Identity | Denied | Proof:
         if packet.client_id == "connect":
             raise Mistake
-        return 0
+        return super().connect(packet, peer)
 
     def begin_authentication(
-        self, method: str, packet: Connect, peer: str
+        self, method: str, packet: Connect, peer: PeerInfo
     ) -> ServerAuthentication | None:
         if packet.client_id == "begin":
             raise Mistake
@@ -70,7 +79,7 @@ class Hook(Authority):
 class Silent(Authority):
     """Forgets to return anything."""
 
-    def connect(self, packet: Connect, peer: str) -> int:
+    def connect(self, packet: Connect, peer: PeerInfo) -> Identity | Denied | Proof:
         return None  # type: ignore[return-value]
 
 
@@ -81,7 +90,7 @@ class SilentStep(ServerAuthentication):
 
 class SilentSteps(Authority):
     def begin_authentication(
-        self, method: str, packet: Connect, peer: str
+        self, method: str, packet: Connect, peer: PeerInfo
     ) -> ServerAuthentication | None:
         return SilentStep()
 
@@ -211,5 +220,5 @@ def test_a_hooks_exception_closes_its_connection_and_no_other(
         seen = asyncio.run(serve())
     assert [seen[place][-1] for place in (*PLACES, "again")] == [None] * 5
     assert isinstance(seen["right"][-1], ConnAck)
-    failures = [record for record in caplog.records if record.exc_info]
+    failures = [record for record in caplog.records if "Traceback" in record.getMessage()]
     assert len(failures) == len(PLACES) + 1

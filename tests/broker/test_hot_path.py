@@ -33,7 +33,7 @@ def test_both_paths_emit_the_same_bytes(block: int) -> None:
         taken += broker.hot_path.taken
         received += broker.counters.packets_received
     # Otherwise nothing was compared.
-    assert 0.2 < taken / received < 0.9
+    assert 0.1 < taken / received < 0.9
 
 
 def taken(world: World) -> int:
@@ -49,9 +49,15 @@ def test_the_first_message_to_a_topic_is_plain_and_the_next_ones_are_not(version
     publisher = world.connect("p", version)
     publisher.send(Publish("t", b"1"))
     assert taken(world) == 0
-    publisher.send(Publish("t", b"2"), Publish("t", b"3"), Publish("t", b"4", 1, 1))
-    assert taken(world) == 3
-    assert [p.payload for p in reader.take() if isinstance(p, Publish)] == [b"1", b"2", b"3", b"4"]
+    publisher.send(Publish("t", b"2"), Publish("t", b"3"))
+    assert taken(world) == 2
+    # The authority may decide differently about a higher QoS.
+    publisher.send(Publish("t", b"4", 1, 1))
+    assert taken(world) == 2
+    publisher.send(Publish("t", b"5", 1, 2), Publish("t", b"6"))
+    assert taken(world) == 4
+    received = [packet.payload for packet in reader.take() if isinstance(packet, Publish)]
+    assert received == [b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
 @pytest.mark.parametrize(

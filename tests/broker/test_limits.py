@@ -240,11 +240,15 @@ def test_the_broker_reports_on_itself_under_sys() -> None:
         "$SYS/broker/clients/connected": b"1",
         "$SYS/broker/clients/disconnected": b"1",
         "$SYS/broker/clients/total": b"2",
+        "$SYS/broker/clients/active": b"1",
+        "$SYS/broker/clients/inactive": b"1",
+        "$SYS/broker/clients/maximum": b"2",
+        "$SYS/broker/clients/expired": b"0",
     }
     world.wait(9)
     assert client.take() == []
     world.wait(1)
-    assert len(client.take()) == 4
+    assert len(client.take()) == 8
     # [MQTT-4.7.2-1] whoever asks for # gets none of it
     (version,) = world.connect("c").subscribe("$SYS/broker/version", "#")
     assert isinstance(version, Publish)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from semel.broker.log import MAXIMUM_EVENTS, JsonFormatter, LogWriter, Repeats, event_of
+from semel.broker.network.log import MAXIMUM_EVENTS, JsonFormatter, LogWriter, Repeats, event_of
 
 # What a pipe takes before whoever writes has to wait, and more.
 MUCH = 1024 * 1024

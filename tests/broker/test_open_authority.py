@@ -2,12 +2,12 @@
 
 import pytest
 
+from semel.broker.access.loading import open_access
 from semel.broker.authority import Authority
 from semel.broker.core import Broker
-from semel.broker.open_authority import OpenAuthority
+from semel.broker.identity import Identity, PeerInfo
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import Connect, Disconnect, encode
-from semel.mqtt.reasons import SUCCESS
 from semel.store.store import Store
 
 
@@ -21,11 +21,13 @@ from semel.store.store import Store
 )
 def test_credentials_are_taken_and_the_first_of_them_makes_it_warn(connect: Connect) -> None:
     told: list[str] = []
-    authority = OpenAuthority(told.append)
-    assert authority.connect(Connect("b"), "192.0.2.1:9") == SUCCESS
+    authority = open_access(["default"]).authority(told.append)
+    assert isinstance(authority.connect(Connect("b"), PeerInfo("192.0.2.1:9")), Identity)
     assert told == []
-    assert authority.connect(connect, "192.0.2.1:9") == SUCCESS
-    assert authority.connect(connect, "192.0.2.2:9") == SUCCESS
+    for peer in ("192.0.2.1:9", "192.0.2.2:9"):
+        identity = authority.connect(connect, PeerInfo(peer))
+        assert isinstance(identity, Identity)
+        assert identity.user_name == connect.user_name
     (line,) = told
     assert line.startswith("192.0.2.1:9 connects with a user name or password, which are not")
     assert "secret" not in line
@@ -43,7 +45,7 @@ def test_what_every_connection_brings_is_logged_apart_from_what_is_wrong() -> No
         log_connection=connections.append,
         now=0.0,
     )
-    first, second, third = (broker.opened(f"test:{number}", 0.0) for number in (1, 2, 3))
+    first, second, third = (broker.opened(PeerInfo(f"test:{number}"), 0.0) for number in (1, 2, 3))
     broker.receive(first, encode(Connect("a")), 0.0)
     broker.receive(second, encode(Connect("a")), 0.0)
     broker.receive(second, encode(Disconnect()), 0.0)
@@ -58,7 +60,7 @@ def test_what_every_connection_brings_is_logged_apart_from_what_is_wrong() -> No
         "lost its connection",
     ]
     assert wrong == []
-    fourth = broker.opened("test:4", 0.0)
+    fourth = broker.opened(PeerInfo("test:4"), 0.0)
     broker.receive(fourth, b"\x00\x00", 0.0)
     assert len(wrong) == 1
     assert "broke a rule" in wrong[0]

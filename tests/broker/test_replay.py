@@ -240,6 +240,7 @@ def test_a_message_too_large_for_its_client_is_passed_over(qos: int, durable: bo
     reader = world.reader(durable=durable, maximum_packet_size=300)
     assert [packet.payload for packet in follow(reader)] == [b"a", b"c"]
     assert world.rows("SELECT count(*) FROM delivery") == [(2 if durable and qos else 0,)]
+    assert world.broker.snapshot(world.now).dropped["too_large"] == 1
 
 
 def test_topic_aliases_are_used_for_what_is_replayed() -> None:

@@ -5,6 +5,8 @@ import pytest
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT311,
+    ConnAck,
+    Connect,
     Properties,
     PubAck,
     Publish,
@@ -241,9 +243,12 @@ def test_no_will_is_published_below_stream() -> None:
     world = Plant()
     follower = world.reader("f")
     assert follow(follower) == []
-    for topic in ("$stream/plant/plant/w", "plant/w"):
-        world.connect("dying", will=Will(topic, b"gone", qos=1)).cut()
-        world.settle()
+    refused = world.open()
+    (connack,) = refused.send(Connect("dying", will=Will("$stream/plant/plant/w", b"no", qos=1)))
+    assert isinstance(connack, ConnAck)
+    assert connack.reason == 0x87
+    world.connect("dying", will=Will("plant/w", b"gone", qos=1)).cut()
+    world.settle()
     (packet,) = messages(follower.take())
     assert packet.topic_name == "$stream/plant/plant/w"
     assert seqs([packet]) == [1]

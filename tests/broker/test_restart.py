@@ -6,6 +6,7 @@ not applied is lost, and every connection is.
 
 import pytest
 
+from semel.broker.authority import Authority
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
@@ -72,12 +73,21 @@ class Crashing(Store):
 class Lasting(World):
     """A world that can crash."""
 
-    def __init__(self, settings: BrokerSettings | None = None, window: int = 1_000) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings | None = None,
+        window: int = 1_000,
+        *,
+        authority: Authority | None = None,
+    ) -> None:
         self.given = settings
+        self.authority = authority
         self.window = window
         self.database = Database.open(":memory:")
         self.store = self.new_store()
-        super().__init__(settings, store=self.store, streams=self.read_streams(), window=window)
+        super().__init__(
+            settings, authority, store=self.store, streams=self.read_streams(), window=window
+        )
 
     def new_store(self) -> Crashing:
         """What a broker is given that starts."""
@@ -94,7 +104,12 @@ class Lasting(World):
         self.database = Database(self.database.connection)
         self.store = self.new_store()
         super().__init__(
-            self.given, store=self.store, streams=self.read_streams(), window=self.window, now=now
+            self.given,
+            self.authority,
+            store=self.store,
+            streams=self.read_streams(),
+            window=self.window,
+            now=now,
         )
         self.tick()
 

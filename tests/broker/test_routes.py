@@ -2,7 +2,9 @@
 
 import pytest
 
+from semel.broker.access_control import AccessControl
 from semel.broker.authority import Authority
+from semel.broker.identity import Identity
 from semel.broker.routes import PLAIN, Route, Routes
 from semel.broker.session_state import SessionState
 from semel.broker.subscriptions import SubscriptionTree
@@ -13,8 +15,8 @@ from semel.store.streams import Streams
 class Rights(Authority):
     """One client may not receive."""
 
-    def receive(self, client_id: str, topic_name: str) -> bool:
-        return client_id != "deaf"
+    def receive(self, identity: Identity, topic_name: str) -> bool:
+        return identity.client_id != "deaf"
 
 
 class Shelf:
@@ -23,14 +25,15 @@ class Shelf:
     def __init__(self, maximum: int = 1_000) -> None:
         self.subscriptions = SubscriptionTree()
         self.authority = Rights()
+        self.access = AccessControl(self.authority)
         self.sessions: dict[str, SessionState] = {}
         self.routes = Routes(
             self.subscriptions,
-            self.authority,
-            self.authority.receive,
+            self.access,
             self.sessions,
             Streams([]),
             maximum,
+            copies_for_each=False,
         )
 
     def subscribe(
@@ -42,12 +45,13 @@ class Shelf:
         identifier: int = 0,
         no_local: bool = False,
     ) -> None:
-        self.sessions.setdefault(client_id, SessionState(client_id, Session(), 0))
+        self.sessions.setdefault(client_id, SessionState(Identity(client_id), Session(), 0))
         subscription = Subscription(topic_filter, qos, no_local=no_local)
         self.subscriptions.subscribe(client_id, subscription, identifier)
 
-    def learn(self, topic_name: str, rights: str) -> None:
-        self.routes.learn(topic_name, self.subscriptions.match(topic_name), rights, {})
+    def learn(self, topic_name: str, rights: str, qos: int = 0) -> None:
+        matches = self.subscriptions.match(topic_name)
+        self.routes.learn(topic_name, matches, rights=rights, qos=qos)
 
     def find(self, topic_name: str) -> Route | None:
         self.routes.refresh()
@@ -105,14 +109,14 @@ def test_rights_that_were_not_asked_are_not_allowed() -> None:
     shelf.learn("t", "one")
     route = shelf.find("t")
     assert route is not None
-    assert route.allows("one")
-    assert not route.allows("two")
+    assert route.allows("one", 0)
+    assert not route.allows("two", 0)
     shelf.learn("t", "two")
     shelf.learn("t", "three")
     shelf.learn("t", "two")
     assert shelf.find("t") is route
-    assert all(route.allows(rights) for rights in ("one", "two", "three"))
-    assert not route.allows("four")
+    assert all(route.allows(rights, 0) for rights in ("one", "two", "three"))
+    assert not route.allows("four", 0)
 
 
 @pytest.mark.parametrize("topic_filter", ["t", "#", "$share/g/t", "$share/g/+"])

@@ -3,6 +3,7 @@
 import pytest
 
 from semel.broker.authority import Authority
+from semel.broker.identity import Identity
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
@@ -222,8 +223,8 @@ def test_a_qos_0_message_is_sent_although_every_queue_is_full(granted: int, memb
 class Deaf(Authority):
     """One member may not receive."""
 
-    def receive(self, client_id: str, topic_name: str) -> bool:
-        return client_id != "a"
+    def receive(self, identity: Identity, topic_name: str) -> bool:
+        return identity.client_id != "a"
 
 
 def test_a_member_that_may_not_receive_gets_no_turn() -> None:

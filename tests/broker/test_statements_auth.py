@@ -7,9 +7,11 @@ from semel.broker.authority import (
     Challenge,
     Denied,
     Granted,
+    Proof,
     ServerAuthentication,
     Step,
 )
+from semel.broker.identity import Identity, PeerInfo
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     Auth,
@@ -70,13 +72,13 @@ class Gate(Authority):
         self.why = why
         self.begun: list[tuple[str, str, str]] = []
 
-    def connect(self, packet: Connect, peer: str) -> int:
-        return 0x8A if packet.client_id == "banned" else 0
+    def connect(self, packet: Connect, peer: PeerInfo) -> Identity | Denied | Proof:
+        return Denied(0x8A) if packet.client_id == "banned" else super().connect(packet, peer)
 
     def begin_authentication(
-        self, method: str, packet: Connect, peer: str
+        self, method: str, packet: Connect, peer: PeerInfo
     ) -> ServerAuthentication | None:
-        self.begun.append((method, packet.client_id, peer))
+        self.begun.append((method, packet.client_id, peer.label))
         if method == "BROKEN":
             raise RuntimeError("a hook that is broken from the start")
         return Rounds(self.rounds, self.code, self.why) if method == "WORD" else None

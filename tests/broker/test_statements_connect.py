@@ -2,7 +2,8 @@
 
 import pytest
 
-from semel.broker.authority import Authority
+from semel.broker.authority import Authority, Denied, Proof
+from semel.broker.identity import Identity, PeerInfo
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
@@ -38,8 +39,12 @@ class Refusing(Authority):
         self.code = code
         self.client_id = client_id
 
-    def connect(self, packet: Connect, peer: str) -> int:
-        return self.code if packet.client_id == self.client_id else 0
+    def connect(self, packet: Connect, peer: PeerInfo) -> Identity | Denied | Proof:
+        return (
+            Denied(self.code)
+            if packet.client_id == self.client_id
+            else super().connect(packet, peer)
+        )
 
 
 def watcher_of(world: World, topic_filter: str) -> Client:

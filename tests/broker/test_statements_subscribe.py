@@ -3,6 +3,7 @@
 import pytest
 
 from semel.broker.authority import Authority
+from semel.broker.identity import Identity
 from semel.mqtt import (
     MQTT5,
     MQTT311,
@@ -26,8 +27,8 @@ from tests.broker.world import World
 class Guarded(Authority):
     """Lets nobody subscribe to `no`."""
 
-    def subscribe(self, client_id: str, topic_filter: str) -> int:
-        return 0x87 if topic_filter == "no" else 0
+    def subscribe(self, identity: Identity, topic_filter: str, *, qos: int) -> int:
+        return 0x87 if topic_filter == "no" else qos
 
 
 # --- answers --------------------------------------------------------------------------------------

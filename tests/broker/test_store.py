@@ -7,6 +7,7 @@ what leaves before is what never waits.
 import pytest
 
 from semel.broker.authority import Authority
+from semel.broker.identity import Identity
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
@@ -37,6 +38,8 @@ from semel.store.store import BEHIND, FULL, OPEN, Store
 from semel.store.streams import Stream, Streams
 from tests.broker.world import Client, World
 
+# Of the user u.
+OWNER = '{"address":"test","listener":"default","proof":"anonymous","user_name":"u"}'
 KEPT = Properties(session_expiry_interval=100)
 VERSIONS = pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["3.1.1", "5.0"])
 
@@ -279,6 +282,26 @@ def test_a_connack_waits_while_a_crash_could_bring_an_older_session_back() -> No
     assert [type(packet) for packet in client.take()] == [ConnAck]
 
 
+def test_a_connack_waits_for_the_end_of_the_last_of_several_older_sessions() -> None:
+    world = Kept()
+    world.durable("a")
+    world.hold()
+    # Each wipes the one before, in a commit of its own.
+    for _ in range(2):
+        assert world.open().send(Connect("a", properties=KEPT)) == []
+    client = world.open()
+    assert client.send(Connect("a")) == []
+    assert [commit.ended for commit in world.store.taken] == [[1], [2], [3]]
+    world.settle(2)
+    assert client.take() == []
+    # It ends with its connection, and the store still has the one before.
+    client.cut()
+    client = world.open()
+    assert client.send(Connect("a")) == []
+    world.settle()
+    assert [type(packet) for packet in client.take()] == [ConnAck]
+
+
 @VERSIONS
 def test_a_connack_waits_for_the_will_that_it_accepts(version: int) -> None:
     """[MQTT-3.1.2-7]: stored, also for a session that ends with its connection"""
@@ -416,7 +439,7 @@ def test_a_will_is_in_a_commit_until_it_is_published_or_given_up(properties: Pro
 
     client = world.open()
     client.send(Connect("a", user_name="u", will=will, properties=properties))
-    assert [c.wills for c in world.store.taken] == [[("a", "u", will, None)]]
+    assert [c.wills for c in world.store.taken] == [[("a", OWNER, will, None)]]
     assert wills() == [("a", will)]
     client.send(Disconnect())
     assert wills() == [("a", None)]
@@ -434,7 +457,7 @@ def test_a_will_and_its_end_are_one_commit_with_what_it_brings() -> None:
     world.hold()
     client.cut()
     (commit,) = world.store.taken
-    assert commit.wills == [("a", None, None, None)]
+    assert [(who, will, at) for who, _, will, at in commit.wills] == [("a", None, None)]
     assert [change.kind for _, change in commit.changes] == [QUEUED, ASSIGNED]
 
 
@@ -786,7 +809,7 @@ def test_a_rule_that_is_broken_on_a_full_disk_is_named_all_the_same() -> None:
 class Angry(Authority):
     """Fails over one topic."""
 
-    def publish(self, client_id: str, topic_name: str) -> int:
+    def publish(self, identity: Identity, topic_name: str, *, qos: int, retain: bool) -> int:
         if topic_name == "angry":
             raise RuntimeError("no")
         return 0

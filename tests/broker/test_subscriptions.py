@@ -570,16 +570,17 @@ def offline(group: ShareGroup) -> list[str]:
 def test_members_are_offline_until_their_client_is_connected() -> None:
     """So that nobody has to look through those who are away for one who is not."""
     subscriptions = SubscriptionTree()
-    subscriptions.set_connected("y", True)
     for client_id in ("x", "y", "z"):
-        subscriptions.subscribe(client_id, Subscription("$share/g/t/#"))
-        subscriptions.subscribe(client_id, Subscription("t/1"))
+        is_connected = client_id == "y"
+        shared = Subscription("$share/g/t/#")
+        subscriptions.subscribe(client_id, shared, is_connected=is_connected)
+        subscriptions.subscribe(client_id, Subscription("t/1"), is_connected=is_connected)
     group = only_group(subscriptions, "t/1")
     assert (connected(group), offline(group)) == (["y"], ["x", "z"])
-    subscriptions.set_connected("z", True)
+    subscriptions.set_connected("z", is_connected=True)
     assert (connected(group), offline(group)) == (["y", "z"], ["x"])
-    subscriptions.set_connected("y", False)
-    subscriptions.set_connected("nobody", False)
+    subscriptions.set_connected("y", is_connected=False)
+    subscriptions.set_connected("nobody", is_connected=False)
     assert (connected(group), offline(group)) == (["z"], ["x", "y"])
     # each round has an order of its own
     group.advance(next(iter(group.offline())))

@@ -13,7 +13,8 @@ from typing import cast
 
 import pytest
 
-from semel.broker.server import Peer, Server
+from semel.broker.network.peers import Peer
+from semel.broker.network.server import Server
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import Connect, PingReq, PingResp, Publish, Will, encode
 from tests.broker.by_hand import Link, link
@@ -139,7 +140,7 @@ class Transport:
 def test_a_socket_is_not_read_from_while_its_client_waits_for_its_turn(pings: int) -> None:
     async def flood() -> None:
         server = Server(BrokerSettings(port=0))
-        peer, transport = Peer(server), Transport()
+        peer, transport = Peer(server.peers), Transport()
         peer.connection_made(cast(asyncio.Transport, transport))
         peer.data_received(encode(Connect("attacker")))
         while not transport.written:

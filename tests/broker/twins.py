@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from semel.broker.authority import Authority
 from semel.broker.connection import Connection
 from semel.broker.core import Broker
+from semel.broker.counters import BrokerCounters
+from semel.broker.identity import Identity, PeerInfo
 from semel.broker.settings import BrokerSettings
 from semel.broker.turns import TURN_WORK
 from semel.mqtt import (
@@ -42,14 +44,27 @@ FILTERS = (*TOPICS, "a/#", "+/b", "#", "+/+/d", "$d/#", "$share/g/a/b", "$share/
 class Rights(Authority):
     """Clients whose name ends with 0 may not publish to `b/…`, and `r3` receives nothing of `a`."""
 
-    def rights(self, client_id: str) -> str:
-        return client_id[-1]
+    def rights(self, identity: Identity) -> str:
+        return identity.client_id[-1]
 
-    def publish(self, client_id: str, topic_name: str) -> int:
-        return 0x87 if client_id.endswith("0") and topic_name.startswith("b") else 0
+    def publish(self, identity: Identity, topic_name: str, *, qos: int, retain: bool) -> int:
+        return 0x87 if identity.client_id.endswith("0") and topic_name.startswith("b") else 0
 
-    def receive(self, client_id: str, topic_name: str) -> bool:
-        return client_id != "r3" or topic_name != "a"
+    def receive(self, identity: Identity, topic_name: str) -> bool:
+        return identity.client_id != "r3" or topic_name != "a"
+
+
+def totals(counters: BrokerCounters) -> list[object]:
+    """What both paths must count alike.
+
+    Sent messages are not: the hot path counts them when their session gets them, and a connection
+    that closes in the same tick does not send them.
+    """
+    received = counters.received
+    return [
+        *(received.messages(), received.payload_bytes(), counters.packets_received),
+        *(counters.drops.by_reason, counters.violations, counters.refused_publishes),
+    ]
 
 
 @dataclass
@@ -78,6 +93,7 @@ class Twins:
         # after a turn that somebody is held back, and the two paths get differently far in one.
         turn_work = choose((1, 200, TURN_WORK))
         settings = BrokerSettings(
+            overlapping=self.random.choice(("once", "each")),
             slow_subscriber_timeout=0.5 if turn_work == TURN_WORK else 0.0,
             inflight_window=choose((1, 3, 200)),
             maximum_outgoing_bytes=choose((300, 8 * 1024 * 1024)),
@@ -122,7 +138,7 @@ class Twins:
                 maximum_packet_size=self.random.choice((None, None, 40, 150)),
                 topic_alias_maximum=self.random.choice((None, None, 2)),
             )
-        ends = [broker.opened("test:1", self.now) for broker in self.brokers]
+        ends = [broker.opened(PeerInfo("test:1"), self.now) for broker in self.brokers]
         peer = Peer(client_id, version, ends, Decoder(version))
         self.peers.append(peer)
         clean = self.random.random() < 0.5
@@ -255,6 +271,9 @@ class Twins:
     def tick(self) -> None:
         for broker in self.brokers:
             broker.flush(self.now)
+            # As the server does: the work of a connection counts anew in the next round. Else the
+            # plain path, which takes more of it, would one day be the only one to wait for a turn.
+            broker.take_turns(self.now)
         for peer in list(self.peers):
             hot, plain = (end.take_outgoing() for end in peer.ends)
             assert hot == plain
@@ -272,11 +291,7 @@ class Twins:
                 self.peers.remove(peer)
         assert self.logs[0] == self.logs[1]
         first, second = (broker.counters for broker in self.brokers)
-        assert (first.messages_received, first.packets_received) == (
-            second.messages_received,
-            second.packets_received,
-        )
-        assert self.brokers[0].router.dropped == self.brokers[1].router.dropped
+        assert totals(first) == totals(second)
 
     def owe(self, peer: Peer, packet: Packet) -> None:
         if isinstance(packet, Publish):

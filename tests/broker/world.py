@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from semel.broker.authority import Authority
 from semel.broker.connection import Connection
 from semel.broker.core import Broker
+from semel.broker.identity import PeerInfo
 from semel.broker.lifetimes import WINDOW
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
@@ -101,7 +102,7 @@ class World:
 
     def open(self, version: int = MQTT5, *, peer: str = "test:1") -> Client:
         """A connection that has said nothing yet."""
-        connection = self.broker.opened(peer, self.now)
+        connection = self.broker.opened(PeerInfo(peer), self.now)
         client = Client(self, connection, version, Decoder(version))
         self.clients.append(client)
         return client

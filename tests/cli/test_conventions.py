@@ -64,12 +64,15 @@ DELETING = {
     "stream trim",
 }
 # Commands that read the settings of the product.
-WITH_SETTINGS = {"broker", "ingest", "land", "sql", "tables", "up", "lake", "store", "stream"}
+WITH_SETTINGS = {
+    *("broker", "bridge", "ctl", "ingest", "land", "sql", "tables", "up", "lake", "store"),
+    *("stream", "acl", "passwd", "config show"),
+}
 # Commands that have nothing to report but a payload, or JSON anyway.
 WITHOUT_JSON = {"pub", "store export"}
 # Commands that run for a while and report how they are getting on.
 WITH_QUIET = {
-    *("broker", "ingest", "land", "up", "pub", "sub", "fleet", "load", "demo"),
+    *("broker", "bridge", "ingest", "land", "up", "pub", "sub", "fleet", "load", "demo"),
     *("store backup", "stream verify"),
 }
 # Commands that connect to a broker in a version of MQTT, or read packets of one.
@@ -79,12 +82,12 @@ WITH_PASSWORD = {"pub", "sub", "fleet", "load", "ingest"}
 # Commands that stop after, or print, a number of things.
 WITH_COUNT = {
     *("pub", "sub", "fleet", "load", "demo"),
-    *("stream read", "stream tail", "lake history"),
+    *("stream read", "stream tail", "lake history", "ctl top"),
 }
-WITH_DURATION = {"sub", "load", "demo"}
+WITH_DURATION = {"sub", "load", "demo", "ctl bans add"}
 WITH_DATA = {
     *("broker", "ingest", "up", "sql", "tables", "fleet", "demo", "doctor"),
-    *("store", "stream"),
+    *("store", "stream", "ctl"),
 }
 
 
@@ -147,9 +150,15 @@ def test_the_tables_here_name_commands_that_exist() -> None:
         ("--data", WITH_DATA),
         ("--password-file", WITH_PASSWORD),
         ("--keep-alive", {"pub", "sub", "fleet", "ingest"}),
-        ("--client-id", {"pub", "sub", "fleet", "ingest", "store sessions"}),
+        (
+            "--client-id",
+            {
+                *("pub", "sub", "fleet", "ingest", "store sessions", "acl test"),
+                "ctl subscriptions",
+            },
+        ),
         ("--session-expiry", {"pub", "sub", "fleet", "ingest"}),
-        ("--qos", {"pub", "sub", "fleet", "load", "ingest"}),
+        ("--qos", {"pub", "sub", "fleet", "load", "ingest", "acl test"}),
         ("--username", WITH_PASSWORD),
         ("--yes", DELETING),
         ("--dry-run", DELETING),

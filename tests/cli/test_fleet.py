@@ -370,6 +370,12 @@ def test_a_broker_that_refuses_is_one_sentence_and_its_code() -> None:
         (("--prefix", "a/#"), "Invalid value for '--prefix'"),
         (("-L", "mqtt://localhost/a/#"), "A Topic Name has neither + nor #"),
         (("-x", "0", "-q", "1"), "-x 0: a fleet needs durable sessions"),
+        (("-x", "60", "-q", "0"), "-x: the sessions of a fleet with QoS 0 end"),
+        (
+            ("-D", "connect", "session-expiry-interval", "60", "-q", "0"),
+            "-x: the sessions of a fleet with QoS 0 end",
+        ),
+        (("-I", "x", "--data", "d"), "-I: with --data a fleet needs the same client identifiers"),
         (("-c", "-i", "x"), "always durable"),
         (("-D", "publish", "content-type", "x"), "-D publish: a fleet does not use"),
         (("--rate", "-1"), "--rate"),

@@ -19,7 +19,8 @@ import pytest
 from click.testing import CliRunner
 
 from semel import __version__, cli
-from semel.broker.authority import Authority
+from semel.broker.authority import Authority, Denied, Proof
+from semel.broker.identity import Identity, PeerInfo
 from semel.broker.settings import BrokerSettings
 from semel.cli.ingest import as_json, as_line
 from semel.client.ingest import IngestCounters
@@ -42,9 +43,9 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "data" / "ingest.md"
 class Door(Authority):
     """Lets in who knows the password."""
 
-    def connect(self, packet: Connect, peer: str) -> int:
+    def connect(self, packet: Connect, peer: PeerInfo) -> Identity | Denied | Proof:
         known = (packet.user_name, packet.password) == ("ann", b"open sesame")
-        return 0 if known else BAD_USER_NAME_OR_PASSWORD
+        return super().connect(packet, peer) if known else Denied(BAD_USER_NAME_OR_PASSWORD)
 
 
 @pytest.fixture

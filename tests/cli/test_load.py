@@ -17,9 +17,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from bench.broker.contenders import Family, has_ended
 from bench.broker.contenders import Process as Child
-from bench.broker.contenders import has_ended
-from bench.store.brokers import Family
 from semel import cli
 from semel.cli.load import command
 from semel.lab.load.delivery_tracker import MOST_GAPS
@@ -373,7 +372,8 @@ def test_user_name_and_password_come_from_the_url_options_or_the_environment(
     [
         ((), "Missing argument 'URL'"),
         (("127.0.0.1",), "the address has no scheme"),
-        (("mqtts://127.0.0.1",), "a load needs mqtt://host:port, not mqtts"),
+        (("mqtt://127.0.0.1", "--cafile", "a"), "--cafile and --insecure need mqtts or wss, not "),
+        (("ws://127.0.0.1", "--insecure"), "--cafile and --insecure need mqtts or wss, not ws"),
         (("mqtt://127.0.0.1:x",), "the port after the host"),
         (("mqtt://127.0.0.1/topic",), "ends after the port"),
         (("mqtt://h", "--scenario", "no-such"), "'no-such' is not one of"),

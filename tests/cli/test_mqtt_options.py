@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from semel import cli
-from semel.cli.mqtt_client import state_folder, tls_context
+from semel.cli.mqtt_client import authentication_of, state_folder, tls_context
 from semel.cli.mqtt_options import ConnectionOptions, MqttCommand, connection_options
 from semel.cli.property_options import take_properties
-from semel.client import Address
+from semel.client import Address, ScramAuthentication
 from semel.mqtt import MQTT5, MQTT311, Properties, Will
 from semel.mqtt.packet_types import CONNECT, DISCONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE
 from semel.mqtt.session import NEVER_EXPIRES
@@ -116,6 +116,12 @@ def test_user_and_password_are_in_the_url_or_apart() -> None:
         (["-L", "mqtt://h/"], "topic is missing"),
         (["-L", "mqtt://h/t", "-h", "h"], "one of -L and -h"),
         (["--unix", "s", "-h", "h"], "--unix cannot be combined"),
+        (["--unix", "s", "-p", "1883"], "--unix cannot be combined"),
+        (["--unix", "s", "--cafile", "f"], "a Unix socket is used without TLS"),
+        (["--unix", "s", "--tls-use-os-certs"], "a Unix socket is used without TLS"),
+        (["--cafile", "f", "--no-tls"], "--no-tls cannot be combined with --cafile"),
+        (["-L", "mqtts://h/t", "--no-tls"], "--no-tls cannot be combined with --cafile"),
+        (["-L", "wss://h/t", "--no-tls"], "--no-tls cannot be combined with --cafile"),
         (["--unix", ""], "path"),
         (["-k", "65536"], "65536"),
         (["-V", "6"], "mqttv311"),
@@ -455,6 +461,50 @@ def test_every_flag_on_the_page_is_one() -> None:
         known.update(flag for parameter in found.params for flag in parameter.opts)
     assert len(named) > 50
     assert named <= known
+
+
+# --- SCRAM ----------------------------------------------------------------------------------------
+
+
+def test_with_scram_neither_name_nor_password_is_in_connect(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text(f"{PASSWORD}\n", "utf-8")
+    for given in (
+        ["-u", "ann", "--password-file", str(secret)],
+        ["-u", "ann", "-P", PASSWORD],
+        ["-L", "mqtt://ann:correct%20horse@localhost/t"],
+    ):
+        options = parsed("--scram", *given)
+        assert options.scram == ("ann", PASSWORD)
+        assert (options.user_name, options.password) == (None, None)
+        assert (options.address.user_name, options.address.password) == (None, None)
+        assert (options.version, options.may_fall_back) == (MQTT5, False)
+        assert isinstance(authentication_of(options), ScramAuthentication)
+        without = parsed(*given)
+        assert without.scram is None
+        assert (without.user_name, without.password) == ("ann", PASSWORD.encode())
+        assert authentication_of(without) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ([], "--scram needs a user name (-u) and a password (--password-file)"),
+        (["-u", "ann"], "--scram needs a user name (-u) and a password (--password-file)"),
+        (["-u", "ann", "-P", "a\x07"], "--scram: the password contains the character U+0007"),
+        (["-u", "ann", "-P", "\udcff"], "--scram: the password is not UTF-8"),
+        (
+            ["-u", "ann", "-P", "a", "-V", "3.1.1"],
+            "--scram needs MQTT 5.0: leave -V out, or give -V 5",
+        ),
+        (
+            ["-u", "ann", "-P", "a", "-D", "connect", "authentication-method", "m"],
+            "give one of --scram and -D connect authentication-method",
+        ),
+    ],
+)
+def test_scram_says_what_it_needs(given: list[str], sentence: str) -> None:
+    assert refused("--scram", *given) == sentence
 
 
 # --- what is made of it ---------------------------------------------------------------------------

@@ -224,6 +224,17 @@ def test_the_url_has_server_and_topic(broker: Process, tool: Tool) -> None:
     assert [each.topic for each in received(broker, "by/#", 1, command)] == ["by/url"]
 
 
+def test_a_topic_beside_that_of_the_url_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        url = f"mqtt://127.0.0.1:{listener.getsockname()[1]}/by/url"
+        result = run(semel("pub", "-L", url, "-t", "other", "-m", "x"))
+        assert result.returncode == 1
+        assert "give one of -t and the topic of -L" in result.stderr.decode().splitlines()[-1]
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
 def connects(*arguments: str) -> bytes:
     """The body of the CONNECT that these flags give."""
     with Scripted([CONNACK[5] if "5" in arguments else CONNACK[4]]) as server:

@@ -1,5 +1,6 @@
 """`semel store`: what people see, what programs read, and the exit codes."""
 
+import hashlib
 import json
 import os
 import re
@@ -339,6 +340,23 @@ def test_adopt_goes_on_after_the_record_and_loses_nothing_silently(small: Path) 
     assert rows(small, "SELECT DISTINCT last_seq FROM stream") == [(41,)]
 
 
+def test_a_dry_run_of_adopt_changes_no_file(small: Path) -> None:
+    def checksums() -> dict[str, str]:
+        return {
+            each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in small.iterdir()
+        }
+
+    before = checksums()
+    result = run("adopt", small, "--stream", "yard", "--after", 41, "--dry-run")
+    assert (result.exit_code, result.output) == (0, "stream yard would continue with row 42\n")
+    result = run("adopt", small, "--stream", "yard", "--after", 41, "--dry-run", "--json")
+    assert json.loads(result.output)["done"] is False
+    assert "--discard 1-5" in refused("adopt", small, "--stream", "plant", "--after", 41)
+    assert checksums() == before
+    assert run("adopt", small, "--stream", "yard", "--after", 41).exit_code == 0
+    assert checksums() != before
+
+
 # --- sessions and retained messages ---------------------------------------------------------------
 
 
@@ -350,8 +368,8 @@ def test_sessions_are_listed_for_people_and_for_programs(small: Path) -> None:
     result = run("sessions", "list", small)
     assert result.exit_code == 0
     head, first, second = result.stdout.splitlines()
-    assert head.split() == ["client", "expires", "subscriptions", "queued", "in", "flight"]
-    assert first.split() == ["'a'", "1970-01-01", "00:01:00+00:00", "1", "3", "2"]
+    assert head.split() == ["client", "user", "expires", "subscriptions", "queued", "in", "flight"]
+    assert first.split() == ["'a'", "'ann'", "1970-01-01", "00:01:00+00:00", "1", "3", "2"]
     assert second.split() == ["'b'", "never", "1", "1", "0"]
     found = json.loads(run("sessions", "list", small, "--json").stdout)["sessions"]
     assert found[0] == {
@@ -359,11 +377,35 @@ def test_sessions_are_listed_for_people_and_for_programs(small: Path) -> None:
         "client_id": "a",
         "expiry": 0xFFFF_FFFF,
         "ends_at": 60.0,
+        "user_name": "ann",
         "subscriptions": 1,
         "queued": 3,
         "in_flight": 2,
         "inbound": 1,
     }
+    assert found[1]["user_name"] is None
+
+
+@pytest.mark.parametrize(
+    ("identity", "user_name"),
+    [
+        ('{"user_name":"\\u001b[31m"}', "\x1b[31m"),
+        ('{"user_name":7}', None),
+        ("{}", None),
+        ("[]", None),
+        ("{", None),
+        ("[" * 30_000, None),
+    ],
+)
+def test_an_owner_is_listed_if_the_store_has_a_user_name(
+    small: Path, identity: str, user_name: str | None
+) -> None:
+    change(small, f"UPDATE session SET identity = '{identity}' WHERE id = 1")
+    (found, _) = json.loads(run("sessions", "list", small, "--json").stdout)["sessions"]
+    assert found["user_name"] == user_name
+    # Escaped, so that a name cannot control the terminal.
+    (_, line, _) = run("sessions", "list", small).stdout.splitlines()
+    assert ("'\\x1b[31m'" in line) == (user_name is not None)
 
 
 @pytest.mark.parametrize(

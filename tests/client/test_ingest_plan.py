@@ -6,6 +6,7 @@ import pytest
 
 from semel.client.ingest_plan import IngestPlan, do_overlap, make_plan
 from semel.client.ingest_settings import IngestSettings
+from semel.client.scram import ScramAuthentication
 from semel.settings import SettingsError
 from semel.store.settings import StoreSettings
 
@@ -38,6 +39,17 @@ def plan_from(folder: Path, **changes: object) -> IngestPlan:
         ({"password_file": Path("nowhere")}, "--password-file nowhere: No such file"),
         ({"password": "a", "password_file": Path(__file__)}, "give only one"),
         ({"mqtt_version": "3.1.1", "password": "secret"}, "these settings make an invalid CONNECT"),
+        ({"scram": True}, "scram needs a user name and a password: set both"),
+        ({"scram": True, "username": "ann"}, "scram needs a user name and a password"),
+        (
+            {"scram": True, "url": "mqtt://ann:x@host", "mqtt_version": "3.1.1"},
+            "scram needs MQTT 5.0: leave mqtt_version out, or set it to 5",
+        ),
+        (
+            {"scram": True, "username": "ann", "password": "\x07"},
+            "scram cannot be used: the password contains the character",
+        ),
+        ({"scram": True, "url": "mqtt://ann:%FF@host"}, "the password is not UTF-8"),
         ({"root": None}, "no root is given"),
         ({"root": "ftp://x/y"}, "is not a root"),
         ({"root": "s3://bucket/x?region=r"}, "the directory of the store with --data"),
@@ -121,3 +133,20 @@ def test_two_filters_overlap_if_there_is_a_topic_that_both_match(
 ) -> None:
     assert do_overlap(one, other) == overlap
     assert do_overlap(other, one) == overlap
+
+
+def test_with_scram_neither_name_nor_password_is_in_connect_and_3_1_1_is_no_way_out(
+    tmp_path: Path,
+) -> None:
+    plan = plan_from(tmp_path, scram=True, url="mqtt://ann:open%20sesame@host")
+    connect = plan.connect_parameters.connect("c", False, b"data")
+    assert (connect.user_name, connect.password) == (None, None)
+    assert connect.properties.authentication_method == "SCRAM-SHA-256"
+    assert connect.properties.authentication_data == b"data"
+    assert isinstance(plan.authentication, ScramAuthentication)
+    assert plan.fallback is None
+    assert "sesame" not in repr(plan)
+    plain = plan_from(tmp_path, url="mqtt://ann:open%20sesame@host")
+    assert plain.authentication is None
+    assert plain.connect_parameters.connect("c", False, None).user_name == "ann"
+    assert plain.fallback is not None

@@ -7,6 +7,8 @@ must be taken once, what arrives at QoS 1 at least once, and no taker may see a 
 messages of one QoS in another order than that in which they were first sent [MQTT-4.6.0-5].
 """
 
+import math
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
@@ -18,6 +20,9 @@ NEVER = "may not come"
 
 # The name of the taker that is a stream: it has every message, in rows.
 RECORD = "record"
+
+# What happens to a message that is answered, but perhaps not accepted.
+REFUSED = "refused"
 
 # Publisher and counter.
 Key = tuple[str, int]
@@ -50,7 +55,7 @@ def read_payload(payload: bytes) -> Named:
 class Sent:
     """One message at its publisher. Lives count the broker's processes, from 1."""
 
-    __slots__ = ("audience", "fate", "lives", "qos", "topic", "tries")
+    __slots__ = ("audience", "begun", "done", "fate", "lives", "qos", "topic", "tries")
 
     def __init__(self, topic: str, qos: int, fate: str = MAYBE, audience: str | None = None):
         self.topic = topic
@@ -62,6 +67,9 @@ class Sent:
         self.tries = 0
         # What happened, and in which life of the broker.
         self.lives: dict[str, int] = {}
+        # When it was first sent, and when its fate was decided; infinite: unknown.
+        self.begun = math.inf
+        self.done = math.inf
 
     def story(self) -> str:
         seen = ", ".join(f"{what} in life {life}" for what, life in self.lives.items())
@@ -207,6 +215,7 @@ class Ledger:
         """A message that is sent for the first time."""
         sent = self.sent[key] = Sent(topic, qos, fate, audience)
         sent.lives["first sent"] = self.life
+        sent.begun = time.monotonic()
         return sent
 
     def mark(self, key: Key, what: str, life: int, fate: str | None = None) -> None:
@@ -215,6 +224,7 @@ class Ledger:
         sent.lives[what] = life
         if fate is not None:
             sent.fate = fate
+            sent.done = time.monotonic()
 
     def owed(self, taker: Taker) -> list[Key]:
         """What the taker must take and has not."""
@@ -243,7 +253,7 @@ class Ledger:
         for taker in self.takers.values():
             self._settle(taker, verdict)
         for key, sent in self.sent.items():
-            if sent.fate is MAYBE and sent.qos and "will" not in sent.lives:
+            if sent.fate is MAYBE and sent.qos and not {"will", REFUSED} & sent.lives.keys():
                 verdict.blame("unfinished", self.tell(key))
         return verdict
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from random import Random
 from types import TracebackType
 
-from tests.kills import clients
+from tests.kills import clients, guests
 from tests.kills.account import Ledger, Named, Taker
 from tests.kills.raw import OPEN, Raw
+from tests.kills.rights import STEADY, Rights
 from tests.kills.wire import V5, V311
 
 # So many messages may be on their way to the slowest taker that is awake.
@@ -24,10 +25,20 @@ class Driver:
     """Clients, their account, and the thread they live in. As a context, it runs."""
 
     def __init__(
-        self, port: int, seed: int, journal: Path, *, cut_rate: float, patience: float
+        self,
+        port: int,
+        seed: int,
+        journal: Path,
+        *,
+        cut_rate: float,
+        patience: float,
+        rights: Rights | None = None,
     ) -> None:
         self.address = ("127.0.0.1", port)
         self.seed = seed
+        # Whose rights change, if the broker has users. The others have one user together.
+        self.rights = rights
+        self.user = STEADY if rights is not None else ""
         self.random = Random(seed)
         # Connections that a client cuts by itself, in each second of each connection.
         self.cut_rate = cut_rate
@@ -91,6 +102,8 @@ class Driver:
         for version, name in ((V311, "k-311"), (V5, "k-5")):
             keeper = clients.Keeper(self, name, version)
             self.clients += [keeper, clients.Reader(self, f"{name}-reader", version, keeper)]
+        if self.rights is not None:
+            self.clients += guests.invite(self, self.rights)
         self.pace = dict.fromkeys(("witness", "s-311", "s-at-1", "group"), 0)
 
     def __enter__(self) -> "Driver":

@@ -6,6 +6,7 @@ and then holds what was acknowledged against what was taken and what was recorde
 """
 
 import json
+import math
 import os
 import signal
 import statistics
@@ -22,6 +23,8 @@ from tests.kills import record
 from tests.kills.account import DUE, MAYBE, Named, Taker, Verdict
 from tests.kills.brokers import PATIENCE, STREAM, Broker, is_alive
 from tests.kills.driver import Driver
+from tests.kills.guests import Guest, GuestPublisher
+from tests.kills.rights import Rights
 
 ROOT = Path(__file__).parent.parent.parent
 # Ways to end a broker, and how often each is chosen.
@@ -57,6 +60,10 @@ class Plan:
     starting: float = 0.2
     # When nothing has been taken for so many seconds, what is missing is lost.
     patience: float = 20.0
+    # Of 1, if the broker has users: how often rights change by a reload before the broker is
+    # ended, and how often just when it is.
+    reloads: float = 0.6
+    restarts: float = 0.4
 
 
 @dataclass
@@ -73,6 +80,12 @@ class Result:
     rows: int = 0
     segments: int = 0
     retained_checks: int = 0
+    # How rights were changed, and how often.
+    changes: dict[str, int] = field(default_factory=dict)
+    # Messages that guests did not get, and those that they got.
+    withheld: int = 0
+    received: int = 0
+    refused: int = 0
     seconds: float = 0.0
 
     def summary(self) -> dict[str, object]:
@@ -91,6 +104,10 @@ class Result:
             "rows recorded": self.rows,
             "segments": self.segments,
             "retained checks": self.retained_checks,
+            "changes of rights": self.changes,
+            "withheld from guests": self.withheld,
+            "received by guests": self.received,
+            "refused from guests": self.refused,
             "serves after, median s": round(statistics.median(self.serving), 3),
             "serves after, maximum s": round(max(self.serving), 3),
             "seconds": round(self.seconds, 1),
@@ -140,17 +157,30 @@ class Paho:
 class Run:
     """One run of a plan against one broker."""
 
-    def __init__(self, plan: Plan, broker: Broker, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, plan: Plan, broker: Broker, say: Callable[[str], None], rights: Rights | None
+    ) -> None:
         self.plan = plan
         self.broker = broker
+        self.rights = rights
         self.say = say
         self.random = Random(plan.seed)
         self.result = Result()
         journal = broker.folder / "journal"
         self.driver = Driver(
-            broker.port, plan.seed, journal, cut_rate=plan.cut_rate, patience=plan.patience
+            broker.port,
+            plan.seed,
+            journal,
+            cut_rate=plan.cut_rate,
+            patience=plan.patience,
+            rights=rights,
         )
         self.driver.populate()
+        self.guests = [each for each in self.driver.clients if isinstance(each, Guest)]
+        # All whose rights change.
+        self.subjects = [
+            each for each in self.driver.clients if isinstance(each, Guest | GuestPublisher)
+        ]
         self.ledger = self.driver.ledger
         self.paho: Paho | None = None
         # Each way once; after that they are chosen by chance.
@@ -167,6 +197,7 @@ class Run:
                     self.strike()
                 if not self.plan.kills:
                     time.sleep(self.plan.load)
+                self.restore_rights()
                 self.finish()
                 self.echo()
             self.settle()
@@ -197,6 +228,7 @@ class Run:
             way, fresh = self.agenda.pop(), False
             if self.broker.data is not None:
                 self.wait(lambda: bool(self.broker.sealers()), "no sealer was started")
+        self.reload_rights(self.users_to_change("reload", self.plan.reloads))
         time.sleep(self.random.random() * (0.05 if fresh else self.plan.load))
         sealers = self.broker.sealers()
         if way in ("paused", "sealer") and not sealers:
@@ -207,6 +239,7 @@ class Run:
             for pid in sealers:
                 os.kill(pid, signal.SIGKILL)
             return
+        self.change_at_the_end(self.users_to_change("restart", self.plan.restarts))
         if way == "term":
             code = self.broker.terminate()
             assert code == 0, f"SIGTERM ends it with {code}:\n{self.broker.tail()}"
@@ -217,6 +250,9 @@ class Run:
                 if way == "paused":
                     os.kill(pid, signal.SIGSTOP)
             self.broker.kill()
+        if self.rights is not None:
+            # Whatever answers from now on has read the files.
+            self.rights.applied()
         self.result.kills += way != "term"
         while self.random.random() < self.plan.starting and self.result.kills < self.plan.kills:
             self.kill_starting()
@@ -238,6 +274,61 @@ class Run:
 
     def count(self, way: str) -> None:
         self.result.ways[way] = self.result.ways.get(way, 0) + 1
+
+    # --- rights --------------------------------------------------------------------------------
+
+    def users_to_change(self, way: str, chance: float) -> list[str]:
+        """Some of the users whose rights may change now. The first time it is all of them."""
+        if self.rights is None:
+            return []
+        if way not in self.result.changes:
+            self.wait_for_subjects("users with rights do not get or send messages")
+            return [each.user for each in self.subjects]
+        if self.random.random() >= chance:
+            return []
+        found = [each.user for each in self.subjects if each.is_changeable()]
+        return self.random.sample(found, self.random.randrange(len(found) + 1))
+
+    def wait_for_subjects(self, what: str) -> None:
+        """Wait until everyone has seen the rights that it has now."""
+        self.wait(lambda: all(each.is_changeable() for each in self.subjects), what)
+
+    def reload_rights(self, users: list[str]) -> None:
+        """Change the rights of users, and wait until the broker has said that it has them."""
+        if self.rights is None or not users:
+            return
+        for user in users:
+            self.rights.change(user)
+            self.count_change("reload")
+        before = self.reloads_logged()
+        self.broker.running.send_signal(signal.SIGHUP)
+        self.wait(lambda: self.reloads_logged() > before, "it does not reload")
+        self.rights.applied()
+
+    def reloads_logged(self) -> int:
+        return self.broker.log.read_bytes().count(b"reloaded users, rights")
+
+    def change_at_the_end(self, users: list[str]) -> None:
+        """Change rights just before a broker ends, which may be while it reloads them."""
+        if self.rights is None or not users:
+            return
+        for user in users:
+            self.rights.change(user)
+            self.count_change("restart")
+        if self.random.random() < 0.7:
+            self.broker.running.send_signal(signal.SIGHUP)
+            time.sleep(self.random.random() * 0.05)
+
+    def restore_rights(self) -> None:
+        """Give all users their rights back, and wait until they get messages again."""
+        if self.rights is None:
+            return
+        self.wait_for_subjects("users without rights are not refused")
+        self.reload_rights([user for user, kind in self.rights.kinds.items() if kind])
+        self.wait_for_subjects("users get nothing after their rights were given back")
+
+    def count_change(self, way: str) -> None:
+        self.result.changes[way] = self.result.changes.get(way, 0) + 1
 
     # --- the clients ---------------------------------------------------------------------------
 
@@ -282,7 +373,9 @@ class Run:
         for name, facts in published.items():
             for n, done in enumerate(facts["acknowledged"], 1):
                 fate = DUE if done else MAYBE
-                self.ledger.submit((name, n), f"load/{name}/{n % 3}", facts["qos"], fate=fate)
+                topic = f"load/{name}/{n % 3}"
+                sent = self.ledger.submit((name, n), topic, facts["qos"], fate=fate)
+                sent.begun = math.inf
 
     def drain(self) -> None:
         """Wait until everyone has taken what is owed, or gets nothing more."""
@@ -291,6 +384,8 @@ class Run:
             self.driver.check()
             now = sum(len(taker.takes) for taker in self.ledger.takers.values())
             owed = any(self.ledger.owed(taker) for taker in self.ledger.takers.values())
+            now += sum(len(guest.own.takes) for guest in self.guests)
+            owed = owed or any(guest.owed() for guest in self.guests)
             if self.paho is not None:
                 counts = self.paho.ask("count")
                 now += sum(counts.values())
@@ -354,6 +449,13 @@ class Run:
             result.rows = found[0].last_seq
             result.segments = found[0].segments
         result.verdict = self.ledger.verdict()
+        for guest in self.guests:
+            guest.settle(result.verdict)
+            result.withheld += guest.withheld()
+            result.received += len(guest.own.takes)
+        for subject in self.subjects:
+            if isinstance(subject, GuestPublisher):
+                result.refused += subject.refusals
         for kind, texts in verdict.faults.items():
             for text in texts:
                 result.verdict.blame(kind, text)
@@ -372,5 +474,12 @@ class Run:
                 self.result.verdict.blame("said by the broker", line)
 
 
-def run(plan: Plan, broker: Broker, say: Callable[[str], None] = lambda _: None) -> Result:
-    return Run(plan, broker, say)()
+def run(
+    plan: Plan,
+    broker: Broker,
+    say: Callable[[str], None] = lambda _: None,
+    *,
+    rights: Rights | None = None,
+) -> Result:
+    """With `rights`, those of some users change; the broker must have been started with them."""
+    return Run(plan, broker, say, rights)()

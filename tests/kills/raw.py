@@ -25,6 +25,8 @@ AWAY, ASKING, OPEN = "away", "asking", "open"
 # Only ends what would hang: a loopback connection is made or refused at once.
 CONNECT_SECONDS = 20.0
 NEVER_EXPIRES = 0xFFFFFFFF
+# Reason codes from here on are failures.
+FAILURE = 0x80
 # Packet identifiers of SUBSCRIBE and UNSUBSCRIBE, far from those of messages.
 SUBSCRIBE_ID = 60_000
 
@@ -60,6 +62,8 @@ class Raw:
         self.version = version
         self.durable = durable
         self.window = window
+        # The user as which it connects; nothing: it is anonymous.
+        self.user = driver.user
         self.random = Random(f"{driver.seed} {name}")
 
         self.socket: socket.socket | None = None
@@ -73,8 +77,10 @@ class Raw:
         # Acknowledgements that wait for a moment, and until when.
         self.held: list[bytes] = []
         self.held_until = 0.0
-        # How long this client thinks before it acknowledges.
+        # Of 1: how often this client thinks before it acknowledges; and for how many seconds, at
+        # most.
         self.laziness = 0.0
+        self.thinking = 0.03
         self.cut_at = 0.0
 
         # Whether the broker has ever said that it knows us.
@@ -124,6 +130,17 @@ class Raw:
 
     def answered(self, packet_id: int, codes: bytes, kind: int) -> None:
         """A SUBACK or UNSUBACK has come."""
+
+    def decided(self, key: Key, reason: int) -> None:
+        """A message was answered to its end, with this reason code."""
+        if reason >= FAILURE:
+            self.fault("message refused", f"{key} with {reason:#x}")
+        else:
+            self.ledger.mark(key, "accepted", self.life, DUE)
+
+    def may_be_refused(self, code: int) -> bool:
+        """Whether a CONNACK or DISCONNECT with this code is no fault of the broker."""
+        return False
 
     def is_done(self) -> bool:
         """Whether nothing is left to be acknowledged."""
@@ -187,7 +204,12 @@ class Raw:
                 said += wire.number(wire.TOPIC_ALIAS_MAXIMUM, 3)
         self.note("connects")
         self.out += wire.connect(
-            self.name, self.version, clean=not self.durable, properties=said, will=self.will()
+            self.name,
+            self.version,
+            clean=not self.durable,
+            properties=said,
+            will=self.will(),
+            user=self.user,
         )
 
     def flush(self) -> None:
@@ -252,7 +274,7 @@ class Raw:
         elif kind == wire.DISCONNECT:
             self.note(f"< DISCONNECT {body.hex()}")
             # 0x8B: the server is shutting down. Any other is a complaint about us.
-            if body[:1] not in (b"\x8b", b""):
+            if body[:1] not in (b"\x8b", b"") and not self.may_be_refused(body[0]):
                 self.fault("disconnected", f"by the broker with {body.hex()}")
         else:
             self.fault("strange packet", f"{first:#x} {body.hex()}")
@@ -260,7 +282,8 @@ class Raw:
     def _connack(self, present: bool, code: int, values: wire.Values) -> None:
         self.note(f"< CONNACK present={present} {code}")
         if code:
-            self.fault("refused", f"CONNACK with {code:#x}")
+            if not self.may_be_refused(code):
+                self.fault("refused", f"CONNACK with {code:#x}")
             return
         if self.known and self.durable and not present:
             self.fault("session lost", f"connection {self.connections} finds no session")
@@ -365,7 +388,7 @@ class Raw:
             self.out += data
             return
         if not self.held:
-            self.held_until = self.driver.now + self.random.random() * 0.03
+            self.held_until = self.driver.now + self.random.random() * self.thinking
         self.held.append(data)
 
     # --- what is sent --------------------------------------------------------------------------
@@ -429,17 +452,20 @@ class Raw:
                 return
         awaited.remove(packet_id)
         flight = self.flights[packet_id]
-        if kind == PUBREC and reason < 0x80:
+        if kind == PUBREC and reason < FAILURE:
             flight.released = True
             if flight.key is not None:
                 self.ledger.mark(flight.key, "PUBREC", self.life)
             self._release(packet_id)
             return
         # 0x92 in a PUBCOMP: the broker had finished, and its first PUBCOMP was lost with it.
-        if reason >= 0x80 and not (kind == PUBCOMP and reason == 0x92):
-            self.fault("message refused", f"{flight.key} with {reason:#x}")
-        elif flight.key is not None:
-            self.ledger.mark(flight.key, wire.NAMES[kind], self.life, DUE)
+        if kind == PUBCOMP and reason == 0x92:
+            reason = 0
+        if flight.key is not None:
+            self.ledger.mark(flight.key, wire.NAMES[kind], self.life)
+            self.decided(flight.key, reason)
+        elif reason >= FAILURE:
+            self.fault("message refused", f"{flight.topic} with {reason:#x}")
         del self.flights[packet_id]
         self.free.append(packet_id)
         self.settled(flight)

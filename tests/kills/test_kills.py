@@ -1,4 +1,4 @@
-"""Kills of the real broker under load, and the account of every message.
+"""Kills of the real broker under load, with rights that change, and the account of every message.
 
 Many more are in `tests/long/kills.py`. That the account can fail is shown in `test_account.py`, and
 here by brokers that do lose messages.
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.kills.brokers import free_port, mosquitto, semel
+from tests.kills.guests import rights_of
 from tests.kills.harness import WAYS, Plan, Result, run
 from tests.modes import repeats
 
@@ -30,8 +31,9 @@ def report(result: Result) -> str:
 
 def test_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    broker = semel(free_port(), tmp_path)
-    result = run(Plan(kills=KILLS, seed=1, load=0.8), broker)
+    rights = rights_of(tmp_path, seed=1)
+    broker = semel(free_port(), tmp_path, *rights.arguments())
+    result = run(Plan(kills=KILLS, seed=1, load=0.8), broker, rights=rights)
     assert result.verdict.is_clean, report(result)
     assert result.kills >= KILLS
     # It was no idle run: everything that is promised was put to the test.
@@ -42,6 +44,12 @@ def test_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     assert result.rows >= result.messages
     assert result.segments
     assert result.retained_checks > repeats(10, 4)
+    assert set(result.changes) == {"reload", "restart"}
+    assert rights.count(revoked=True) >= len(rights.kinds)
+    assert rights.count(revoked=False) == rights.count(revoked=True)
+    assert result.withheld
+    assert result.received
+    assert result.refused
 
 
 def test_connections_that_are_cut_at_any_byte_lose_nothing(tmp_path: Path) -> None:

@@ -100,15 +100,27 @@ def section(version: int, properties: bytes) -> bytes:
 
 
 def connect(
-    client_id: str, version: int, *, clean: bool, properties: bytes = b"", will: Will | None = None
+    client_id: str,
+    version: int,
+    *,
+    clean: bool,
+    properties: bytes = b"",
+    will: Will | None = None,
+    user: str = "",
 ) -> bytes:
-    """A CONNECT without Keep Alive: a connection ends when a process ends, never by time."""
+    """A CONNECT without Keep Alive: a connection ends when a process ends, never by time.
+
+    A user has its name as its password.
+    """
     flags = 0x02 if clean else 0
     rest = b""
     if will is not None:
         flags |= 0x04 | will.qos << 3
         said = number(WILL_DELAY, will.delay) if will.delay else b""
         rest = section(version, said) + string(will.topic) + string(will.payload)
+    if user:
+        flags |= 0xC0
+        rest += string(user) + string(user)
     head = string("MQTT") + bytes([version, flags, 0, 0])
     return packet(0x10, head, section(version, properties), string(client_id), rest)
 

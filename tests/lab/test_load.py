@@ -61,6 +61,7 @@ SMALL: dict[str, tuple[dict[str, Any], int]] = {
     "fan-in": ({"publishers": 5, "topics": 2}, 105),
     "pairs": ({"publishers": 5}, 40),
     "plant": ({"subscribers": 22, "topics": 100}, 350),
+    "fleet": ({"publishers": 30}, 20),
     "latency": ({}, 200),
 }
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from semel.lab.load.clients import Publisher, Subscriber
 from semel.lab.load.delivery_tracker import MOST_GAPS, DeliveryTracker, Latencies
-from semel.lab.load.description import PAIRS, PLANT, SCENARIOS, InvalidLoad, Load
+from semel.lab.load.description import FLEET, PAIRS, PLANT, SCENARIOS, InvalidLoad, Load
 from semel.lab.load.links import LinkError, LoadLink
-from semel.lab.load.traffic import LATE_SECONDS, TrafficPace
+from semel.lab.load.traffic import LATE_SECONDS, SharedCounts, TrafficGroup, TrafficPace
 from semel.lab.load.wire import COUNTER_BITS, STAMP, StampedPackets, layout_of, plain_acks
 from semel.mqtt import (
     MQTT5,
@@ -41,6 +41,7 @@ LOADS = [
     Load(PAIRS, publishers=4, subscribers=4, topics=12),
     Load(PLANT, publishers=2, subscribers=22, topics=60),
     Load(PLANT, subscribers=132, topics=240),
+    Load(FLEET, publishers=12, subscribers=2, topics=24),
 ]
 SHAPES = pytest.mark.parametrize("load", LOADS, ids=lambda load: f"{load.shape}-{load.subscribers}")
 
@@ -121,6 +122,11 @@ def test_what_a_subscriber_should_have_is_what_was_sent_to_its_topics(
             "number of pairs",
         ),
         (
+            {"shape": FLEET, "publishers": 3, "topics": 4},
+            {"shape": FLEET, "publishers": 3, "topics": 6},
+            "topics of a fleet",
+        ),
+        (
             {"shape": PLANT, "subscribers": 12, "topics": 10},
             {"shape": PLANT, "subscribers": 11, "topics": 10},
             "multiple of 11",
@@ -158,6 +164,14 @@ def test_one_number_changes_all_numbers_of_pairs() -> None:
     assert pairs.changed({"publishers": 3, "topics": 6}).topics == 6
     assert pairs.changed({"qos": 1}).publishers == pairs.load.publishers
     assert SCENARIOS["fan-in"].changed({"publishers": 3}).subscribers == 1
+
+
+def test_in_a_fleet_each_publisher_has_a_topic_unless_told_otherwise() -> None:
+    fleet = SCENARIOS["fleet"]
+    assert fleet.changed({"publishers": 3}).topics == 3
+    assert fleet.changed({"publishers": 3, "topics": 6}).topics == 6
+    assert fleet.changed({"publishers": 0}).topics == 1
+    assert fleet.changed({"qos": 0}).topics == fleet.load.topics
 
 
 # --- bytes ----------------------------------------------------------------------------------------
@@ -393,6 +407,22 @@ def test_a_publisher_keeps_to_its_window_from_the_oldest_message_on(version: int
         assert (publisher.sent, publisher.acknowledged) == (6, 3)
 
 
+@VERSIONS
+def test_the_time_until_a_message_is_complete_is_measured_if_asked(version: int) -> None:
+    with linked(version) as (link, broker):
+        publisher = publisher_of(link, 1, 4)
+        assert publisher.send(1) == 1
+        publisher.latencies = Latencies()
+        assert publisher.send(3) == 3
+        time.sleep(0.02)
+        # The first was sent before; the last is answered before the third.
+        for packet_id in (1, 2, 4, 3):
+            broker.send(encode(PubAck(packet_id), version))
+            assert publisher.receive() == 1
+        assert sum(publisher.latencies.buckets.values()) == 3
+        assert 0.02e9 <= publisher.latencies.longest < 20e9
+
+
 def test_identifiers_begin_again_while_answers_come_in_order_or_not() -> None:
     with linked() as (link, broker):
         publisher = publisher_of(link, 1, 100)
@@ -594,6 +624,23 @@ def test_bytes_that_are_not_mqtt_are_a_fault() -> None:
 
 
 # --- turns ----------------------------------------------------------------------------------------
+
+
+def test_a_publisher_that_waits_for_its_acknowledgement_misses_no_turn() -> None:
+    load = Load(FLEET, publishers=2, topics=2, qos=1, window=1)
+    with linked() as (link, broker), linked() as (other_link, _):
+        publishers = [publisher_of(each, 1, 1) for each in (link, other_link)]
+        group = TrafficGroup(
+            load, publishers, SharedCounts.single(), pair=None, size=40, publishing_processes=1
+        )
+        assert group.send() == 2
+        broker.send(encode(PubAck(1)))
+        assert publishers[0].receive() == 1
+        assert group.send() == 0
+        group.wake(publishers[0])
+        group.wake(publishers[1])
+        assert group.send() == 1
+        assert [each.sent for each in publishers] == [2, 1]
 
 
 def test_publishers_take_turns_and_catch_up_with_at_most_a_second() -> None:

@@ -85,6 +85,7 @@ def test_markers_give_settings_and_the_closest_has_the_last_word(
             "*@pytest.mark.mqtt_broker: 'maximum_qos' is not a setting of the broker*",
         ),
         ("receive_maximum=0", "*@pytest.mark.mqtt_broker: *receive_maximum*"),
+        ("transport='quic'", "*@pytest.mark.mqtt_broker: transport is 'quic': use one of tcp,*"),
         ("users={}, authority=object()", "*@pytest.mark.mqtt_broker: users and authority both*"),
         ("5", "*@pytest.mark.mqtt_broker takes only keyword arguments*"),
     ],

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from semel.broker.authority import Authority
+from semel.broker.authority import Authority, Denied, Proof
+from semel.broker.identity import Identity, PeerInfo
 from semel.lab.in_process_client import RequestFailed
 from semel.lab.testing import TestBroker
 from semel.mqtt import (
@@ -75,7 +76,7 @@ def test_users_connect_with_their_passwords_and_others_do_not(
 class NobodyPublishesSecrets(Authority):
     """Lets nobody publish below secret/, the test neither."""
 
-    def publish(self, client_id: str, topic_name: str) -> int:
+    def publish(self, identity: Identity, topic_name: str, *, qos: int, retain: bool) -> int:
         return 0x87 if topic_name.startswith("secret/") else 0
 
 
@@ -92,8 +93,8 @@ def test_an_authority_is_asked_about_everybody() -> None:
 
 
 class Nobody(Authority):
-    def connect(self, packet: Connect, peer: str) -> int:
-        return 0x8A
+    def connect(self, packet: Connect, peer: PeerInfo) -> Identity | Denied | Proof:
+        return Denied(0x8A)
 
 
 def test_an_authority_that_refuses_the_test_itself_is_reported_at_the_start() -> None:
@@ -116,7 +117,7 @@ def test_settings_of_the_broker_can_be_given() -> None:
 
 
 def test_unknown_settings_are_refused() -> None:
-    words = "'maximum_qos' is not a setting of the broker: use one of connection_messages, maximum_"
+    words = "'maximum_qos' is not a setting of the broker: use one of connection_messages, log_"
     with pytest.raises(TypeError, match=words):
         TestBroker(maximum_qos=1)
     with pytest.raises(TypeError, match="'host' is not a setting"):

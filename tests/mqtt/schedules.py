@@ -33,6 +33,7 @@ from semel.mqtt import (
 )
 from semel.mqtt.session import Outgoing
 from semel.mqtt.session_exchanges import open_exchanges
+from semel.mqtt.session_reset import reset_session
 from tests.mqtt.snapshots import session_snapshot
 from tests.mqtt.stored_session import restored
 
@@ -141,7 +142,7 @@ class World:
     def _reset(self, me: int) -> None:
         """The other end hears of it, and that is on disk before anything else happens."""
         end = self.ends[me]
-        end.session.reset()
+        reset_session(end.session)
         end.receipts = []
         self._turn(me)
         while end.staged:

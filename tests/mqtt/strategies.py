@@ -36,7 +36,8 @@ from semel.mqtt import (
     Will,
     encode,
 )
-from semel.mqtt.properties import PropertyItem, PropertyValue
+from semel.mqtt.properties import PropertyItem
+from semel.mqtt.property_values import PropertyValue
 from tests.mqtt.standard_tables import (
     CARRIERS,
     NOT_ZERO,

@@ -103,6 +103,15 @@ def test_those_of_shared_subscriptions_are_taken_together() -> None:
     assert Backlog().take_shared(None) == []
 
 
+def test_those_with_some_numbers_are_taken_together() -> None:
+    backlog = filled(delivery(1), delivery(2, b"xy"), delivery(3))
+    assert backlog.take_numbers(set()) == []
+    assert numbers(backlog.take_numbers({2, 7})) == [2]
+    assert numbers(backlog.in_memory()) == [1, 3]
+    assert backlog.size == 2
+    assert Backlog().take_numbers({1}) == []
+
+
 def test_expiry_is_still_seen_after_others_were_taken() -> None:
     backlog = filled(delivery(1, share="g"), delivery(2, expires_at=3.0))
     backlog.take_shared(None)
@@ -229,3 +238,19 @@ def test_what_has_left_the_store_is_forgotten() -> None:
     backlog.refill([delivery(3, b"3"), delivery(6, b"6")])
     assert numbers(backlog.in_memory()) == [2, 3, 6]
     assert backlog.beyond == 0
+
+
+def test_it_knows_whether_some_beyond_the_window_may_be_shared() -> None:
+    backlog = Backlog()
+    backlog.window = 1
+    found: list[bool] = []
+    # The first one stays in memory, where it can be seen.
+    for number, share in enumerate(("$share/g/t", "", "$share/g/t", ""), 1):
+        backlog.add(delivery(number, share=share))
+        found.append(backlog.may_be_shared_beyond)
+    assert found == [False, False, True, True]
+    backlog.take_first()
+    backlog.refill([delivery(2), delivery(3, share="$share/g/t"), delivery(4)])
+    # Everything is in memory: the next one is the first beyond the window again.
+    backlog.add(delivery(5))
+    assert (backlog.beyond, backlog.may_be_shared_beyond) == (1, False)

@@ -146,3 +146,19 @@ def test_a_message_can_leave_its_subscription_identifiers_behind() -> None:
     )
     assert without_identifiers(message) == plain
     assert without_identifiers(plain) is plain
+
+
+def test_a_subscriber_gets_the_message_with_its_own_qos_retain_flag_and_identifiers() -> None:
+    kept = Properties(content_type="x")
+    message = Message("t", b"x", qos=2, retain=True, properties=kept, expires_at=9.0)
+    assert message.variant(2, retain=True, identifiers=[]) is message
+    assert message.variant(1, retain=True, identifiers=[]) == Message(
+        "t", b"x", qos=1, retain=True, properties=kept, expires_at=9.0
+    )
+    assert message.variant(2, retain=False, identifiers=[]) == Message(
+        "t", b"x", qos=2, properties=kept, expires_at=9.0
+    )
+    both = message.variant(2, retain=True, identifiers=[7, 8])
+    assert both.properties.subscription_identifiers == (7, 8)
+    assert both.properties.content_type == "x"
+    assert (both.qos, both.retain, both.expires_at) == (2, True, 9.0)

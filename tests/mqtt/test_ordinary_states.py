@@ -28,6 +28,7 @@ from semel.mqtt import (
 )
 from semel.mqtt.exchange import CONNECTED, CONNECTING, NEW, REFUSED
 from semel.mqtt.ordinary import ordinary_answer, ordinary_publish
+from semel.mqtt.packet_ids import with_id
 from semel.mqtt.packet_types import PUBACK, PUBCOMP, PUBREC, PUBREL
 from semel.mqtt.side import PLACE_UNKNOWN, RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2, Side
 from tests.mqtt.snapshots import exchange_snapshot
@@ -60,13 +61,14 @@ class Entry:
 
     def put_into(self, publisher: Side) -> None:
         if self.is_bit:
-            publisher.received.add(ID)
+            rare = publisher.rare_steps()
+            rare.received = with_id(None, ID)
             if self.is_carried:
-                publisher.received_before.add(ID)
+                rare.received_before = with_id(None, ID)
         elif self.stage:
             serial = CARRIED if self.is_carried else HERE
             place = 0 if self.has_place else PLACE_UNKNOWN
-            publisher.opened[ID] = serial << 4 | place | self.stage
+            publisher.opened = {ID: serial << 4 | place | self.stage}
 
 
 ENTRIES = (
@@ -116,12 +118,12 @@ class State:
         side.last_puback = side.last_pubrec = side.last_pubrel = self.last
         self.entry.put_into(side)
         if self.has_request:
-            made.client.requests[ID] = 1
+            made.client.begin_request(ID, 1)
         if self.is_marked:
-            side.repeats[ID] = 1
-            side.strays.add(ID)
-            side.stray_pubrels.add(ID)
-            side.used.add(ID)
+            side.repeat(ID)
+            side.add_stray_pubrel(ID)
+            side.add_stray(ID)
+            side.use(ID)
         return made
 
 

@@ -2,7 +2,7 @@
 
 import random
 
-from semel.mqtt.packet_ids import PacketIds
+from semel.mqtt.packet_ids import PacketIds, has_id, with_id, without_id
 
 
 def test_it_behaves_as_a_set_of_integers_does() -> None:
@@ -64,3 +64,13 @@ def test_the_first_of_them_are_the_lowest_and_a_copy_is_a_set_of_its_own() -> No
     ids.add(1)
     assert copied.listed() == [8, 9, 300, 65_535]
     assert (len(copied), len(ids)) == (4, 6)
+
+
+def test_none_is_an_empty_set() -> None:
+    assert not has_id(None, 7)
+    assert without_id(None, 7) is None
+    ids = with_id(None, 7)
+    assert with_id(ids, 8) is ids
+    assert (has_id(ids, 7), has_id(ids, 8), has_id(ids, 9)) == (True, True, False)
+    assert without_id(ids, 7) is ids
+    assert without_id(ids, 8) is None

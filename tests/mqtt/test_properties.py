@@ -32,10 +32,8 @@ from semel.mqtt import (
     rules,
 )
 from semel.mqtt.properties import (
-    TOPIC_ALIAS,
     USER_PROPERTY,
     PropertyItem,
-    PropertyValue,
     check_properties,
     check_properties_allowed,
     check_properties_version,
@@ -46,8 +44,11 @@ from semel.mqtt.properties import (
     properties_size,
     property_identifier,
     read_properties,
+    read_section,
 )
 from semel.mqtt.properties import properties_of as section_of
+from semel.mqtt.property_values import PropertyValue
+from semel.mqtt.violation import Rule
 from semel.mqtt.wire import Reader
 from tests.mqtt.standard_tables import NOT_ZERO, PROPERTIES, properties_of
 from tests.mqtt.verdicts import refuses, section
@@ -91,6 +92,11 @@ def by_keyword(name: str, value: Any) -> Properties:
 
 def written(section_of: Properties) -> str:
     return encode_properties(section_of).hex()
+
+
+def received(data: str) -> Properties:
+    content = bytes.fromhex(data)
+    return section_of(read_section(Reader(content, 0, len(content), MQTT5)))
 
 
 def read(data: str, version: int = MQTT5) -> list[PropertyItem]:
@@ -409,10 +415,66 @@ def test_a_user_property_is_a_pair_and_nothing_else(value: Any) -> None:
 
 
 def test_a_section_that_was_read_becomes_properties_and_an_empty_one_none() -> None:
-    assert section_of([]) is NO_PROPERTIES
-    assert section_of([(TOPIC_ALIAS, 3)]) == Properties(topic_alias=3)
+    assert received("00") is NO_PROPERTIES
+    assert received("03230003") == Properties(topic_alias=3)
     with refuses(rules.TOPIC_ALIAS_NOT_ZERO):
-        section_of([(TOPIC_ALIAS, 0)])
+        received("03230000")
+
+
+@EACH
+def test_a_received_property_has_the_value_and_the_size_of_a_constructed_one(
+    identifier: int, name: str, kind: str
+) -> None:
+    value, data, _ = VALUES[kind]
+    one = by_keyword(name, value)
+    other = received(section(f"{identifier:02x}{data}"))
+    assert other == one
+    assert getattr(other, name) == getattr(one, name)
+    assert properties_size(other) == properties_size(one)
+    assert written(other) == written(one)
+
+
+def test_each_property_of_a_received_section_is_found_behind_the_others() -> None:
+    every = Properties([(identifier, VALUES[kind][0]) for identifier, _, kind, *_ in PROPERTIES])
+    other = received(written(every))
+    assert other == every
+    assert other.present == every.present
+    assert properties_size(other) == properties_size(every)
+    for _, name, *_ in PROPERTIES:
+        assert getattr(other, name) == getattr(every, name)
+
+
+@pytest.mark.parametrize("text", ["", " ", "~\x01\x7f", "é", "\U0001f600", "a" * 65_535])
+def test_a_received_text_is_valid(text: str) -> None:
+    one = Properties(reason_string=text, user_properties=[(text, "v"), ("k", text)])
+    assert received(written(one)) == one
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("00", rules.TEXT_WITHOUT_NUL),
+        ("6100", rules.TEXT_WITHOUT_NUL),
+        ("c3a900", rules.TEXT_WITHOUT_NUL),
+        ("80", rules.TEXT_WELL_FORMED),
+        ("eda080", rules.TEXT_WELL_FORMED),
+        ("c080", rules.TEXT_WELL_FORMED),
+    ],
+)
+def test_a_received_text_is_refused_in_each_place(text: str, rule: Rule) -> None:
+    bad = f"{len(text) // 2:04x}{text}"
+    for data in (f"1f{bad}", f"26{bad}000176", f"2600016b{bad}"):
+        with refuses(rule):
+            received(section(data))
+
+
+def test_a_packet_is_read_to_its_end_before_a_property_is_refused() -> None:
+    with refuses(rules.FIELD_WITHIN_PACKET):
+        received("0523000023ff")
+    with refuses(rules.TOPIC_ALIAS_NOT_ZERO):
+        received("0623000023ffff")
+    with refuses(rules.PROPERTY_ONCE):
+        received("0623000123ffff")
 
 
 def test_the_size_of_properties_grows_with_every_text_and_every_item() -> None:

@@ -20,6 +20,8 @@ from semel.mqtt import (
 from semel.mqtt.delivery import ASSIGNED, ENDS, FINISHED, FREED, QUEUED, RELEASED, STORED, Change
 from semel.mqtt.reasons import NOT_AUTHORIZED, PACKET_IDENTIFIER_NOT_FOUND
 from semel.mqtt.session import NEVER_EXPIRES
+from semel.mqtt.session_drops import give_up_shared
+from semel.mqtt.session_reset import reset_session
 from semel.mqtt.session_restore import restore_exchanges
 from tests.mqtt.schedules import only_packets
 from tests.mqtt.snapshots import session_snapshot
@@ -366,10 +368,10 @@ def test_every_way_out_of_flight_gives_its_bytes_back() -> None:
         return session
 
     session = flying(1, 2)
-    session.reset()
+    reset_session(session)
     assert session.in_flight_bytes == 0
     session = flying(1, 2, share="$share/g/t")
-    session.give_up_shared(None, sent=True)
+    give_up_shared(session, None, sent=True)
     assert session.in_flight_bytes == 502
     session.receive_pubrec(PubRec(2))
     assert session.in_flight_bytes == 0
@@ -505,6 +507,7 @@ def test_a_message_too_large_for_the_peer_is_given_up_as_if_delivered(
     assert len(sent.payload) == 50
     session.send(Message("t", bytes(51 + 2), properties=properties), 0.0)
     assert packets(session) == []
+    assert (session.too_large, session.dropped) == (1, 0)
     session.send(Message("t", bytes(50 + 2), properties=properties), 0.0)
     assert len(packets(session)) == 1
 
@@ -787,7 +790,7 @@ def test_a_receipt_that_its_session_has_forgotten_counts_for_nothing(forget: str
     assert other is not None
     if forget == "reset":
         session.disconnect(0.0, 100)
-        session.reset()
+        reset_session(session)
         session.connect(MQTT5)
     else:
         assert session.forget_received(1)

@@ -16,11 +16,10 @@ from semel.mqtt import (
     decode,
     encode,
 )
-from semel.mqtt.delivery import FINISHED
 from semel.mqtt.packet_types import PUBACK, PUBCOMP, PUBREC, PUBREL
 from semel.mqtt.session import NEVER_EXPIRES
+from semel.mqtt.session_drops import give_up_shared
 from tests.mqtt.snapshots import session_snapshot
-from tests.mqtt.stored_session import restored
 
 VERSIONS = pytest.mark.parametrize("version", [MQTT311, MQTT5])
 
@@ -221,77 +220,10 @@ def test_a_session_that_ends_with_its_connection_keeps_no_list_of_changes() -> N
     for session in (durable, transient):
         session.disconnect(0.0, 5)
         session.send(*shared(1))
-        session.give_up_shared(None, sent=True)
+        give_up_shared(session, None, sent=True)
     assert session_snapshot(durable) == session_snapshot(transient)
     assert transient.drain()[0] == []
 
 
 def shared(qos: int, share: str = "$share/g/t") -> tuple[Message, float, str]:
     return Message("t", share.encode(), qos=qos), 0.0, share
-
-
-def test_what_was_never_sent_can_be_given_to_others() -> None:
-    session = connected(receive_maximum=1)
-    session.send(*shared(2))
-    session.send(*shared(1))
-    session.send(Message("t", b"own", qos=1), 0.0)
-    session.send(*shared(2, "$share/h/t"))
-    session.drain()
-    given_up = session.give_up_shared({"$share/g/t"}, sent=False)
-    assert [delivery.number for delivery in given_up] == [2]
-    assert [(c.kind, c.number, c.packet_id) for c in session.drain()[0]] == [(FINISHED, 2, 0)]
-    assert len(session.backlog) == 2
-    assert session.backlog.size == len("t") * 2 + len(b"own") + len("$share/h/t")
-    given_up = session.give_up_shared(None, sent=False)
-    assert [delivery.share for delivery in given_up] == ["$share/h/t"]
-    assert len(session.backlog) == 1
-    assert session.give_up_shared(None, sent=False) == []
-
-
-def test_a_change_may_finish_a_delivery_that_is_not_the_first_to_wait() -> None:
-    session = Session()
-    for share in ("", "$share/g/t", ""):
-        session.send(Message("t", qos=1), 0.0, share)
-    session.give_up_shared(None, sent=False)
-    again = restored(session.drain()[0])
-    assert session_snapshot(again) == session_snapshot(session)
-    assert again.backlog.size == session.backlog.size == 2
-
-
-def test_of_what_was_sent_only_qos_1_can_be_given_to_others() -> None:
-    """[MQTT-4.8.2-5]"""
-    session = connected()
-    session.send(*shared(1))
-    session.send(*shared(2))
-    session.send(Message("t", qos=1), 0.0)
-    assert session.give_up_shared(None, sent=False) == []
-    given_up = session.give_up_shared(None, sent=True)
-    assert [delivery.packet_id for delivery in given_up] == [1]
-    assert session.in_flight == 2
-
-
-def test_what_expires_while_it_waits_can_be_given_up() -> None:
-    """[MQTT-3.3.2-5]"""
-    session = Session()
-    for number, expires_at in enumerate((20.0, 10.0, None, 30.0)):
-        session.send(Message("t", b"%d" % number, qos=1, expires_at=expires_at), 0.0)
-    session.drain()
-    assert len(session.give_up_expired(9.9)) == 0
-    assert len(session.give_up_expired(20.0)) == 2
-    assert [(c.kind, c.number) for c in session.drain()[0]] == [(FINISHED, 1), (FINISHED, 2)]
-    assert (len(session.backlog), session.backlog.size) == (2, 4)
-    assert len(session.give_up_expired(29.9)) == 0
-    session.durable = False
-    assert len(session.give_up_expired(30.0)) == 1
-    assert session.drain()[0] == []
-    assert len(session.give_up_expired(1e9)) == 0
-    assert len(session.backlog) == 1
-
-
-def test_what_was_sent_meanwhile_is_not_given_up() -> None:
-    session = Session()
-    session.send(Message("t", qos=1, expires_at=10.0), 0.0)
-    session.connect(MQTT5)
-    session.poll(5.0)
-    assert len(session.give_up_expired(20.0)) == 0
-    assert session.in_flight == 1

@@ -43,6 +43,7 @@ def test_the_open_exchanges_are_those_of_both_directions() -> None:
         *sent,
         (SERVER, 9, RECEIVED | PLACE_UNKNOWN),
     ]
+    assert open_exchanges(Session(), CLIENT, SERVER) == []
 
 
 def test_a_sender_may_repeat_in_its_own_order_whatever_order_we_kept() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from semel.mqtt import MQTT5, MQTT311, Message, PubAck, PubComp, Publish, PubRec, PubRel, Session
-from semel.mqtt.delivery import FINISHED, FREED, Change
+from semel.mqtt.delivery import FINISHED, FREED, RELEASED, Change
 from tests.mqtt.schedules import only_packets
 
 
@@ -26,19 +26,6 @@ def test_a_publish_that_may_not_be_sent_is_given_up_and_makes_room_for_the_next(
     assert packets == [Publish("b", qos=qos, packet_id=2)]
     assert session.in_flight == 1
     assert second == first + 1
-
-
-def test_what_waits_says_when_the_first_of_it_expires() -> None:
-    session = Session()
-    told = [session.backlog.next_expiry]
-    session.send(Message("a", qos=1), 0.0)
-    told.append(session.backlog.next_expiry)
-    session.send(Message("b", qos=1, expires_at=30.0), 0.0)
-    session.send(Message("c", qos=1, expires_at=20.0), 0.0)
-    told.append(session.backlog.next_expiry)
-    assert [each.number for each in session.give_up_expired(25.0)] == [3]
-    told.append(session.backlog.next_expiry)
-    assert told == [None, None, 20.0, 30.0]
 
 
 @pytest.mark.parametrize("version", [MQTT311, MQTT5])
@@ -92,3 +79,21 @@ def test_a_message_that_the_peer_has_forgotten_makes_way_for_a_new_one() -> None
     assert session.drain()[0] == [Change(FREED, packet_id=1)]
     for packet_id in (1, 2):
         assert session.receive_publish(Publish("c", qos=2, packet_id=packet_id)) is not None
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_withdrawn_message_is_not_sent_again_and_its_exchange_ends(qos: int) -> None:
+    """The peer may have stored the identifier of a QoS 2 message: PUBREL makes it forget it."""
+    session = connected()
+    session.send(Message("a", qos=qos), 0.0)
+    session.drain()
+    session.disconnect(0.0, 100)
+    session.withdraw(1)
+    kinds = [change.kind for change in session.drain()[0]]
+    assert kinds[-1] == (FINISHED if qos == 1 else RELEASED)
+    assert session.in_flight_bytes == 0
+    session.connect(MQTT5)
+    session.poll(0.0)
+    assert session.drain()[1] == ([] if qos == 1 else [PubRel(1)])
+    session.receive_pubcomp(PubComp(1))
+    assert session.in_flight == 0

@@ -29,6 +29,7 @@ from semel.mqtt.delivery import (
 )
 from semel.mqtt.session import NEVER_EXPIRES
 from semel.mqtt.session_exchanges import open_exchanges
+from semel.mqtt.session_reset import reset_session
 from semel.mqtt.session_restore import restore_exchanges
 from tests.mqtt.schedules import only_packets
 from tests.mqtt.snapshots import session_snapshot
@@ -59,7 +60,7 @@ def test_what_was_sent_is_sent_again_in_its_order_before_the_backlog(version: in
     session = sending(version, (b"1", 1), (b"2", 2), (b"3", 1), (b"4", 2), receive_maximum=3)
     session.disconnect(0.0, NEVER_EXPIRES)
     packets(session)
-    complete, again = session.reset()
+    complete, again = reset_session(session)
     assert (numbers(complete), numbers(again)) == ([], [1, 2, 3])
     assert (session.in_flight, len(session.backlog), session.backlog.size) == (0, 4, 8)
     assert open_exchanges(session, 0, 1) == []
@@ -80,7 +81,7 @@ def test_what_the_peer_has_acknowledged_with_pubrec_is_complete(version: int) ->
     session.receive_pubrec(PubRec(2))
     session.disconnect(0.0, NEVER_EXPIRES)
     session.drain()
-    complete, again = session.reset()
+    complete, again = reset_session(session)
     assert (numbers(complete), numbers(again)) == ([2], [1, 3])
     session.connect(version)
     session.poll(0.0)
@@ -97,7 +98,7 @@ def test_deliveries_come_back_in_the_order_of_their_numbers_however_they_are_kep
     early = Delivery(1, Message("t", b"1", qos=1), "", 1)
     early.packet_id = 3
     restore_exchanges(session, [late, early], [])
-    assert numbers(session.reset()[1]) == [1, 2]
+    assert numbers(reset_session(session)[1]) == [1, 2]
     session.connect(MQTT5)
     session.poll(0.0)
     assert [packet.payload for packet in packets(session) if isinstance(packet, Publish)] == [
@@ -110,7 +111,7 @@ def test_what_comes_back_is_counted_against_the_receive_maximum_like_any_other()
     session = sending(MQTT5, (b"1", 1), (b"2", 1))
     session.disconnect(0.0, NEVER_EXPIRES)
     session.drain()
-    session.reset()
+    reset_session(session)
     session.connect(MQTT5, receive_maximum=1)
     session.poll(0.0)
     (packet,) = packets(session)
@@ -126,7 +127,7 @@ def test_a_message_that_comes_back_may_expire_again() -> None:
     session.connect(MQTT5)
     session.send(Message("t", b"1", qos=1, expires_at=5.0), 0.0)
     session.disconnect(0.0, NEVER_EXPIRES)
-    session.reset()
+    reset_session(session)
     session.connect(MQTT5)
     session.drain()
     assert numbers(session.poll(5.0)) == [1]
@@ -144,7 +145,7 @@ def test_the_identifiers_of_what_came_in_are_free(version: int) -> None:
             session.accept(receipt)
     session.disconnect(0.0, NEVER_EXPIRES)
     session.drain()
-    session.reset()
+    reset_session(session)
     assert session.drain() == ([Change(FREED, packet_id=7)], [])
     session.connect(version)
     for packet_id in (7, 8):
@@ -158,7 +159,7 @@ def test_with_nothing_open_nothing_happens() -> None:
     session = Session()
     session.send(Message("t", b"1", qos=1), 0.0)
     session.drain()
-    assert session.reset() == ([], [])
+    assert reset_session(session) == ([], [])
     assert session.drain() == ([], [])
     assert len(session.backlog) == 1
 
@@ -171,7 +172,7 @@ def test_its_changes_rebuild_the_session() -> None:
     session.accept(receipt)
     session.disconnect(0.0, NEVER_EXPIRES)
     changes = session.drain()[0]
-    session.reset()
+    reset_session(session)
     fresh = session.drain()[0]
     # From the last to the first, each before all others.
     assert [(each.kind, each.number, each.packet_id) for each in fresh] == [
@@ -194,7 +195,7 @@ def test_a_session_that_is_not_durable_is_reset_and_lists_nothing() -> None:
     session.connect(MQTT5)
     session.send(Message("t", b"1", qos=1), 0.0)
     session.disconnect(0.0, NEVER_EXPIRES)
-    assert numbers(session.reset()[1]) == [1]
+    assert numbers(reset_session(session)[1]) == [1]
     assert session.drain() == ([], [])
     session.connect(MQTT5)
     session.poll(0.0)
@@ -209,7 +210,7 @@ def test_of_a_queue_that_is_partly_stored_what_comes_back_is_the_first() -> None
         session.send(Message("t", b"%d" % number, qos=1), 0.0)
     session.disconnect(0.0, NEVER_EXPIRES)
     session.drain()
-    session.reset()
+    reset_session(session)
     # More than the window is at hand; beyond it are 6 and 7 as before.
     assert (len(session.backlog), session.backlog.missing()) == (7, 0)
     session.connect(MQTT5)

@@ -16,7 +16,7 @@ from semel.mqtt import (
     PubRel,
     Session,
 )
-from semel.mqtt.delivery import ENDS, FINISHED, Change
+from semel.mqtt.delivery import ENDS, Change
 from semel.mqtt.session import NEVER_EXPIRES
 from semel.mqtt.session_exchanges import open_exchanges
 from semel.mqtt.session_restore import (
@@ -102,18 +102,6 @@ def test_a_restored_queue_is_all_beyond_the_window_and_numbers_go_on() -> None:
     assert not session.backlog.may_expire_beyond(76.9)
     assert session.backlog.may_expire_beyond(77.0)
     assert session.send(message(1), 0.0) == 10
-
-
-def test_what_has_expired_in_the_store_is_given_up_once() -> None:
-    session = Session()
-    session.backlog.window = 4
-    restore_backlog(session, 3, 6, 5, 77.0, 7)
-    session.give_up_beyond([(5, 2), (6, 2)], None)
-    assert session.drain()[0] == [Change(FINISHED, number=5), Change(FINISHED, number=6)]
-    assert (len(session.backlog), session.backlog.size) == (1, 2)
-    assert not session.backlog.may_expire_beyond(1e9)
-    session.give_up_beyond([(5, 2)], None)
-    assert session.drain()[0] == []
 
 
 def test_what_waits_at_hand_can_be_let_go_of() -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,9 @@ from typing import Any
 from deltalake import DeltaTable
 
 from semel.store.sealing import environment_for_python
+from tests.metrics.exposition import read_exposition
+from tests.metrics.http_client import ask
+from tests.metrics.landing import landing_exposition
 from tests.pipeline.made import write_messages
 
 PATIENCE = 180.0
@@ -84,6 +88,29 @@ def test_it_lands_what_comes_and_what_is_there_when_it_is_to_end(tmp_path: Path)
         assert made.until("ended")["landed"] == 1_015
         assert made.said() == ""
     assert landed(tmp_path) == 1_015
+
+
+def test_its_metrics_agree_with_what_it_has_landed(tmp_path: Path) -> None:
+    write_messages(tmp_path / "root", "all", "n1", 1, 1_000)
+    with landing(tmp_path, "--interval", "200ms", "--metrics-port", "0") as made:
+        served = made.until("metrics")
+        address = (served["host"], served["port"])
+        assert ask(address, "/readyz").body == "Spark is starting\n"
+        made.until("ready")
+        assert ask(address, "/readyz").status == 200
+        made.until("batch")
+        write_messages(tmp_path / "root", "all", "n1", 1_001, 10)
+        made.until("batch")
+        found = read_exposition(ask(address).body, is_open=False)
+        assert found.value("semel_landing_rows_total") == 1_010
+        assert found.value("semel_landing_batches_total") == 2
+        assert found.value("semel_landing_batch_seconds_count") == 2
+        assert found.value("semel_landing_lag_rows") == 0
+        age = time.time() - found.value("semel_landing_last_commit_timestamp_seconds")
+        assert 0 <= age < PATIENCE
+        # What the dashboard and the alerts use is what a landing really has.
+        assert found.series() == landing_exposition().series()
+        assert made.end(signal.SIGTERM) == 0
 
 
 def test_spark_that_is_gone_is_one_sentence_and_the_next_start_goes_on(tmp_path: Path) -> None:

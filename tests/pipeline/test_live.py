@@ -19,8 +19,9 @@ from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partiti
 
 import semel
 from semel.broker.authority import Authority
+from semel.broker.identity import Identity
 from semel.client.ingest_plan import DATA_FOLDER
-from semel.mqtt.reasons import NOT_AUTHORIZED, SUCCESS
+from semel.mqtt.reasons import NOT_AUTHORIZED
 from semel.pipeline.live_folder import CONNECTED, CONNECTING, ENDED, FAILED, IngestStatus
 from semel.pipeline.source import MqttSource
 from tests.client.ingests import publish
@@ -48,8 +49,8 @@ from tests.pipeline.living import (
 class NoSecrets(Authority):
     """Nobody may subscribe to what is secret."""
 
-    def subscribe(self, client_id: str, topic_filter: str) -> int:
-        return NOT_AUTHORIZED if topic_filter.startswith("secret") else SUCCESS
+    def subscribe(self, identity: Identity, topic_filter: str, *, qos: int) -> int:
+        return NOT_AUTHORIZED if topic_filter.startswith("secret") else qos
 
 
 def options_of(port: int, **more: str) -> dict[str, str]:

@@ -29,6 +29,13 @@ def filters(topics: str) -> list[str]:
     return [each.topic_filter for each in wanted.plan.subscriptions]
 
 
+def test_scram_proves_the_password_instead_of_sending_it() -> None:
+    plan = read({**BROKER, "username": "ann", "password": "x", "scram": "true"}).plan
+    assert plan.authentication is not None
+    assert plan.connect_parameters.password is None
+    assert "scram needs a user name and a password" in refused({**BROKER, "scram": "true"})
+
+
 def test_two_options_are_enough() -> None:
     wanted = read(BROKER)
     plan = wanted.plan

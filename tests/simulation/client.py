@@ -115,6 +115,8 @@ class Client:
         self._last_id = 0
         # Unanswered SUBSCRIBE and UNSUBSCRIBE: identifier to filter and QoS.
         self._requests: dict[int, tuple[str, int | None]] = {}
+        # Those of them whose subscription may have ended before its SUBACK arrives.
+        self._revoked: set[int] = set()
         self.wanted: dict[str, int] = {}
         # QoS 2 messages that await PUBREL; identifiers that count against Receive Maximum.
         self.received: dict[int, bytes] = {}
@@ -133,8 +135,8 @@ class Client:
 
     # --- actions ----------------------------------------------------------------------------------
 
-    def connect(self, link: Link, *, clean: bool, brief: bool = False) -> None:
-        """Open a connection, even if the previous one may still be open.
+    def connect(self, link: Link, *, user: str, clean: bool, brief: bool = False) -> None:
+        """Open a connection as this user, even if the previous one may still be open.
 
         `brief`: the session, which may exist already, ends with this connection (5.0).
         """
@@ -160,6 +162,7 @@ class Client:
             clean_start=clean,
             keep_alive=part.keep_alive,
             will=self._new_will(),
+            user_name=user,
             properties=properties,
         )
         self._send(packet)
@@ -226,7 +229,7 @@ class Client:
         """Unsubscribe, unless a request for this filter is pending."""
         if self.is_in and not self._is_asked(topic_filter):
             self.wanted.pop(topic_filter, None)
-            self._end_subscription(topic_filter)
+            self.end_subscription(topic_filter)
             packet_id = self._free_id()
             self._requests[packet_id] = (topic_filter, None)
             self._send(Unsubscribe(packet_id, [topic_filter]))
@@ -267,6 +270,7 @@ class Client:
         self._open = set()
         # Their outcome is unknown.
         self._requests = {}
+        self._revoked = set()
 
     # --- received packets -------------------------------------------------------------------------
 
@@ -310,7 +314,7 @@ class Client:
 
     def _connected(self, packet: ConnAck) -> None:
         if packet.reason:
-            # The disk is full: try again later.
+            # The disk is full, or its user may not publish its will: try again later.
             self.lost()
             return
         assert self.link is not None
@@ -407,13 +411,27 @@ class Client:
 
     def _subscribed(self, packet: SubAck) -> None:
         topic_filter, qos = self._requests.pop(packet.packet_id)
+        if packet.reasons[0] >= FAILURE:
+            # Its user may not subscribe to this: it tries again when it reconnects.
+            return
         if packet.reasons != (qos,):
             raise Broken(f"{self.name} requested {topic_filter} at {qos}, got {packet.reasons}")
         assert qos is not None
-        self._end_subscription(topic_filter)
+        self.end_subscription(topic_filter)
+        if packet.packet_id in self._revoked:
+            self._revoked.remove(packet.packet_id)
+            return
         self.held.append(AcknowledgedSubscription(topic_filter, qos, self.life, self.clock.moment))
 
-    def _end_subscription(self, topic_filter: str) -> None:
+    def revoke_subscription(self, topic_filter: str) -> None:
+        """The broker has ended a subscription, because the client has lost the right to it."""
+        self.end_subscription(topic_filter)
+        for packet_id, asked in self._requests.items():
+            if asked[0] == topic_filter:
+                self._revoked.add(packet_id)
+
+    def end_subscription(self, topic_filter: str) -> None:
+        """A subscription ends."""
         for held in self.held:
             if held.topic_filter == topic_filter and not held.until:
                 held.until = self.clock.tick()

@@ -12,17 +12,16 @@ authority fails, or whose rows are damaged when their session ends; and retained
 
 from typing import Final
 
-from semel.broker.authority import Authority
+from semel.broker.authority import Authority, Denied, Proof
+from semel.broker.identity import Identity, PeerInfo
 from semel.mqtt import Connect
-from semel.mqtt.reasons import SUCCESS
+from semel.mqtt.reasons import NOT_AUTHORIZED, SUCCESS
+from tests.simulation.rights import PUBLISH, RECEIVE, SUBSCRIBE, Rights, account_of
 
 # Marks the log lines about injected faults.
 MARK: Final = "on purpose"
 
 CONNECT: Final = "connect"
-PUBLISH: Final = "publish"
-SUBSCRIBE: Final = "subscribe"
-RECEIVE: Final = "receive"
 HOOKS: Final = (CONNECT, PUBLISH, SUBSCRIBE, RECEIVE)
 
 
@@ -43,6 +42,8 @@ class Faults:
         # Whether the broker processes what a client has sent, and which client.
         self.is_receiving = False
         self.served = ""
+        # Whether that is a CONNECT.
+        self.is_connecting = False
         # Clients and topics for which the authority failed: in this tick, and ever.
         self.unreceived: set[tuple[str, str]] = set()
         self.ever_unreceived: set[tuple[str, str]] = set()
@@ -78,27 +79,48 @@ class Faults:
 
 
 class Hooks(Authority):
-    """Permits everything, or fails on purpose."""
+    """Permits what the rights allow, or fails on purpose."""
 
-    def __init__(self, faults: Faults) -> None:
+    def __init__(self, faults: Faults, rights: Rights) -> None:
+        self.generation = rights.generation
         self._faults = faults
+        self._rights = rights
 
-    def connect(self, packet: Connect, peer: str) -> int:
+    def rights(self, identity: Identity) -> str:
+        return user_name(identity)
+
+    def connect(self, packet: Connect, peer: PeerInfo) -> Identity | Denied | Proof:
         self._faults.check_hook(CONNECT, packet.client_id)
-        return SUCCESS
+        self._faults.is_connecting = True
+        return super().connect(packet, peer)
 
-    def publish(self, client_id: str, topic_name: str) -> int:
+    def may_use_session(self, identity: Identity, owner: Identity) -> bool:
+        return account_of(user_name(identity)) == account_of(user_name(owner))
+
+    def publish(self, identity: Identity, topic_name: str, *, qos: int, retain: bool) -> int:
         # A will may be published while somebody else is served.
         if not topic_name.startswith("w/"):
-            self._faults.check_hook(PUBLISH, client_id)
-        return SUCCESS
+            self._faults.check_hook(PUBLISH, identity.client_id)
+        allowed = self._rights.allows(user_name(identity), PUBLISH, topic_name)
+        return SUCCESS if allowed else NOT_AUTHORIZED
 
-    def subscribe(self, client_id: str, topic_filter: str) -> int:
-        self._faults.check_hook(SUBSCRIBE, client_id)
-        return SUCCESS
+    def subscribe(self, identity: Identity, topic_filter: str, *, qos: int) -> int:
+        # A failure over a CONNECT would leave only some of its subscriptions checked.
+        if not self._faults.is_connecting:
+            self._faults.check_hook(SUBSCRIBE, identity.client_id)
+        allowed = self._rights.allows(user_name(identity), SUBSCRIBE, topic_filter)
+        return qos if allowed else NOT_AUTHORIZED
 
-    def receive(self, client_id: str, topic_name: str) -> bool:
+    def receive(self, identity: Identity, topic_name: str) -> bool:
+        if not self._rights.allows(user_name(identity), RECEIVE, topic_name):
+            return False
         # A will may be published while somebody else is served.
-        if client_id != self._faults.served and not topic_name.startswith("w/"):
-            self._faults.check_receive(client_id, topic_name)
+        if identity.client_id != self._faults.served and not topic_name.startswith("w/"):
+            self._faults.check_receive(identity.client_id, topic_name)
         return True
+
+
+def user_name(identity: Identity) -> str:
+    """The user name of a client; all clients of a simulated world have one."""
+    assert identity.user_name is not None
+    return identity.user_name

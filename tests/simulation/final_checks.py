@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from tests.simulation.client import Client, Got
+from tests.simulation.client import Client, Got, Sent
 from tests.simulation.clock import Broken
 from tests.simulation.ledger import SHARE, Ledger, matches
 from tests.simulation.schedule import WORKER
@@ -76,7 +76,7 @@ def _check_publisher(world: World, client: Client) -> None:
         if not sent.acked_at and not sent.refused and not sent.abandoned:
             raise Broken(f"{what} was never acknowledged")
         for count in (accepted[sent.payload], recorded[sent.payload]):
-            if sent.acked_at and not count:
+            if sent.acked_at and not count and sent.payload not in world.ledger.denied:
                 raise Broken(f"{what} was acknowledged, but is lost")
             if sent.qos == 2 and count > 1:
                 raise Broken(f"{what} was accepted {count} times")
@@ -113,6 +113,8 @@ def _check_subscriber(world: World, client: Client) -> int:
                 continue
             if message.expires_at is not None and message.expires_at <= world.latest:
                 continue
+            if ledger.history.was_missing_since(client.name, message.topic, message.moment):
+                continue
             missing += 1
             if not world.plan.bounded:
                 raise Broken(
@@ -120,7 +122,7 @@ def _check_subscriber(world: World, client: Client) -> int:
                     " accepted while it was subscribed"
                 )
             continue
-        if message.expires_at is not None:
+        if message.expires_at is not None or (client.name, message.payload) in ledger.unreceived:
             # The copy that arrived may be another than the one that was sent first.
             continue
         # [MQTT-4.6.0-6] order is kept per publisher and topic.
@@ -144,6 +146,10 @@ def _check_replays(world: World, client: Client) -> None:
             continue
         if len(ledger.by_payload[replay.payload]) > 1:
             # Its publisher sent it again, which replaced it.
+            continue
+        if replay.is_excused:
+            continue
+        if ledger.history.was_missing_since(client.name, replay.topic, replay.moment):
             continue
         if replay.qos and replay.crashes == ledger.crashes and replay.payload not in got:
             raise Broken(f"{client.name} did not get {replay.payload[:20]!r}, which is retained")
@@ -181,6 +187,13 @@ def _check_shared(world: World) -> int:
         if not got[message.payload] and index not in ledger.excused:
             if message.expires_at is not None and message.expires_at <= world.latest:
                 continue
+            if any(
+                ledger.history.was_missing_since(client.name, message.topic, message.moment)
+                for client in world.clients
+                if client.part.role == WORKER
+            ):
+                # It was dropped with a member that could not receive it any more.
+                continue
             missing += 1
             if not world.plan.bounded:
                 raise Broken(f"no member of the group got {message.payload[:20]!r}")
@@ -210,11 +223,22 @@ def _check_by_clients_alone(world: World, client: Client) -> None:
                     and matches(held.topic_filter, sent.topic)
                     and (client.life, sent.payload) not in got
                     and (client.name, sent.payload) not in world.ledger.unreceived
+                    and sent.payload not in world.ledger.denied
+                    and not _lacked_right(world, client, sent)
                 ):
                     raise Broken(
                         f"{client.name} was subscribed to {held.topic_filter} when"
                         f" {publisher.name} sent {sent.payload[:20]!r}, and did not get it"
                     )
+
+
+def _lacked_right(world: World, client: Client, sent: Sent) -> bool:
+    """Whether a client could not receive a message when it was accepted, or later."""
+    history = world.ledger.history
+    return all(
+        history.was_missing_since(client.name, each.topic, each.moment)
+        for each in world.ledger.by_payload.get(sent.payload, ())
+    )
 
 
 def _check_disk(world: World) -> None:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from semel.mqtt import MQTT5, Connect, Disconnect, Publish, Subscribe, Unsubscribe
+from semel.mqtt.reasons import NOT_AUTHORIZED
 from tests.simulation.clock import Broken
+from tests.simulation.rights import PUBLISH, RECEIVE, SUBSCRIBE, ReceiveHistory, Rights
 from tests.simulation.schedule import NEVER
 
 SHARE: Final = "$share/"
@@ -52,6 +54,11 @@ class Replay:
     qos: int
     # How often the broker had crashed by then: a crash loses it if it is not sent yet.
     crashes: int
+    # The tick and the moment of the subscription.
+    tick: int
+    moment: int
+    # The right to the subscription was taken away, perhaps before it was sent.
+    is_excused: bool = False
 
 
 @dataclass
@@ -71,6 +78,9 @@ class Accepted:
     is_durable: bool = True
     # The number of its commit; 0 before that is written.
     commit: int = 0
+    # The tick and the moment in which it was accepted.
+    tick: int = 0
+    moment: int = 0
 
 
 @dataclass
@@ -96,6 +106,8 @@ class Facts:
     # Whether the store has it.
     stored: bool
     version: int
+    # The user who connected last.
+    user: str
     # The number of its link; 0 if it is not connected.
     link: int = 0
     ends_at: float | None = None
@@ -118,6 +130,7 @@ class Facts:
             self.expiry,
             self.stored,
             self.version,
+            self.user,
             self.link,
             self.ends_at,
             will,
@@ -143,14 +156,20 @@ class Outcome:
     # None: it is a duplicate or refused.
     accepted: Accepted | None
     refused: bool = False
+    # Refused, because its client may not publish to this topic.
+    denied: bool = False
 
 
 class Ledger:
     """All sessions, all messages."""
 
-    def __init__(self, streams: Sequence[str]) -> None:
+    def __init__(self, streams: Sequence[str], rights: Rights) -> None:
         """`streams` are the topic filters of the streams."""
         self._streams = streams
+        self._rights = rights
+        self.history = ReceiveHistory(rights)
+        # Payloads that were acknowledged although their client may not publish them (3.1.1).
+        self.denied: set[bytes] = set()
         self.sessions: dict[str, Facts] = {}
         self.crashes = 0
         self.retained: dict[str, Retained] = {}
@@ -192,6 +211,7 @@ class Ledger:
 
     def restart(self, now: float) -> None:
         """Return to the last committed state, as a new broker does."""
+        self.observe_rights()
         self.crashes += 1
         durable = self._durable
         for lost in self.accepted[durable.accepted :]:
@@ -216,10 +236,48 @@ class Ledger:
                 facts.ends_at = now + facts.expiry
             if facts.will is not None and facts.will.due is None:
                 facts.will.due = now + min(facts.will.delay, facts.expiry)
+        self.observe_rights()
         for facts in orphans:
             self._publish_will(facts)
         for facts in list(self.sessions.values()):
             self._update(facts, now)
+
+    # --- rights -----------------------------------------------------------------------------------
+
+    def _users(self) -> dict[str, str]:
+        return {facts.client: facts.user for facts in self.sessions.values()}
+
+    def observe_rights(self) -> None:
+        """Record what clients may receive now."""
+        self.history.observe(self._users())
+
+    def end_tick(self) -> int:
+        """A tick of the broker ends; its number."""
+        return self.history.end_tick(self._users())
+
+    def end_denied_subscriptions(self, facts: Facts) -> list[str]:
+        """End the subscriptions of a session to which its client has no right; their filters."""
+        ended = [
+            topic_filter
+            for topic_filter in facts.subscriptions
+            if not self._rights.allows(facts.user, SUBSCRIBE, topic_filter)
+        ]
+        for topic_filter in ended:
+            del facts.subscriptions[topic_filter]
+            for replay in self.replays.get(facts.epoch, ()):
+                if matches(topic_filter, replay.topic):
+                    replay.is_excused = True
+        return ended
+
+    def has_denied_will(self, packet: Connect) -> bool:
+        """Whether a CONNECT is refused, because its client may not publish its will."""
+        user, will = packet.user_name, packet.will
+        assert user is not None
+        return will is not None and not self._rights.allows(user, PUBLISH, will.topic_name)
+
+    def may_receive(self, facts: Facts, topic: str) -> bool:
+        """Whether the client of a session may receive this topic now."""
+        return self._rights.allows(facts.user, RECEIVE, topic)
 
     # --- packets ----------------------------------------------------------------------------------
 
@@ -239,10 +297,15 @@ class Ledger:
             old = None
         expiry = _requested_expiry(packet)
         facts = old
+        user = packet.user_name
+        assert user is not None
+        self.observe_rights()
         if facts is None:
             self.sessions_begun += 1
-            facts = Facts(client, self.sessions_begun, expiry, False, packet.version)
+            facts = Facts(client, self.sessions_begun, expiry, False, packet.version, user)
             self.sessions[client] = facts
+        facts.user = user
+        self.observe_rights()
         facts.expiry = expiry
         facts.stored = facts.stored or expiry > 0
         facts.link = link
@@ -281,8 +344,17 @@ class Ledger:
         """
         if packet.qos == 2 and packet.packet_id in facts.inbound:
             return Outcome(None)
+        if not self._rights.allows(facts.user, PUBLISH, packet.topic_name):
+            if facts.version == MQTT5:
+                return Outcome(None, refused=True, denied=True)
+            # 3.1.1 has no code for it [MQTT-3.3.5-2].
+            if packet.qos == 2:
+                facts.inbound.add(packet.packet_id)
+            self.denied.add(packet.payload)
+            return Outcome(None, denied=True)
         if full and packet.qos:
             return Outcome(None, refused=True)
+        self.denied.discard(packet.payload)
         if packet.qos == 2:
             facts.inbound.add(packet.packet_id)
         interval = packet.properties.message_expiry_interval
@@ -300,10 +372,15 @@ class Ledger:
             accepted.is_durable = True
         return Outcome(accepted)
 
-    def subscribe(self, facts: Facts, packet: Subscribe) -> None:
-        """A SUBSCRIBE, and the retained messages that it must get."""
+    def subscribe(self, facts: Facts, packet: Subscribe) -> tuple[int, ...]:
+        """A SUBSCRIBE, and the retained messages that it must get; the codes of its SUBACK."""
+        reasons: list[int] = []
         for subscription in packet.subscriptions:
             topic_filter = subscription.topic_filter
+            if not self._rights.allows(facts.user, SUBSCRIBE, topic_filter):
+                reasons.append(NOT_AUTHORIZED if facts.version == MQTT5 else FAILURE)
+                continue
+            reasons.append(subscription.qos)
             is_new = topic_filter not in facts.subscriptions
             facts.subscriptions[topic_filter] = subscription.qos
             if topic_filter.startswith(SHARE):
@@ -313,8 +390,12 @@ class Ledger:
                 for topic, (payload, qos, _) in self.retained.items():
                     if matches(topic_filter, topic):
                         qos = min(qos, subscription.qos)
-                        replay = Replay(topic, payload, qos, self.crashes)
+                        history = self.history
+                        replay = Replay(
+                            topic, payload, qos, self.crashes, history.tick, history.moment
+                        )
                         self.replays.setdefault(facts.epoch, []).append(replay)
+        return tuple(reasons)
 
     def unsubscribe(self, facts: Facts, packet: Unsubscribe) -> None:
         """An UNSUBSCRIBE."""
@@ -375,7 +456,7 @@ class Ledger:
     def _publish_will(self, facts: Facts) -> None:
         will = facts.will
         facts.will = None
-        if will is not None:
+        if will is not None and self._rights.allows(facts.user, PUBLISH, will.topic):
             if will.retain:
                 self.retained[will.topic] = (will.payload, will.qos, None)
             self._accept(facts.client, will.topic, will.payload, will.qos, is_will=True)
@@ -394,12 +475,16 @@ class Ledger:
         index = len(self.accepted)
         is_durable = is_will or any(matches(each, topic) for each in self._streams)
         accepted = Accepted(index, client, topic, payload, qos, is_will, None, is_durable)
+        self.history.moment += 1
+        accepted.tick, accepted.moment = self.history.tick, self.history.moment
         self.accepted.append(accepted)
         self.by_payload.setdefault(payload, []).append(accepted)
         if not qos:
             return accepted
         share_qos = 0
         for facts in self.sessions.values():
+            if not self.may_receive(facts, topic):
+                continue
             best = 0
             for topic_filter, granted in facts.subscriptions.items():
                 if granted and matches(topic_filter, topic):

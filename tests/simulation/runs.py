@@ -18,11 +18,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from tests.simulation.broken_variants import BROKEN
 from tests.simulation.final_checks import check
+from tests.simulation.finishing import play
 from tests.simulation.schedule import schedule_of
 from tests.simulation.shrinking import failure_of, shrunk, story
-from tests.simulation.variants import BROKEN, FAITHFUL, Blind, Variant
-from tests.simulation.world import World, play
+from tests.simulation.variants import FAITHFUL, Blind, Variant
+from tests.simulation.world import World
 
 # How many schedules a process runs before it reports.
 CHUNK: Final = 250

@@ -52,6 +52,8 @@ WEIGHTS: Final = {
     "stall": 2,
     "fault": 4,
     "heal": 1,
+    "rights": 12,
+    "theft": 2,
 }
 KINDS: Final = tuple(WEIGHTS)
 _CUMULATED: Final = tuple(sum(list(WEIGHTS.values())[: at + 1]) for at in range(len(WEIGHTS)))
@@ -119,6 +121,8 @@ class Plan:
     bounded: bool = False
     # Whether everything is restarted at the end, to check that nothing changes.
     again: bool = False
+    # Whether rights and user names change.
+    changes_rights: bool = False
 
 
 class Schedule(NamedTuple):
@@ -144,6 +148,8 @@ def schedule_of(seed: int) -> Schedule:
     count = choose.randint(20, 60)
     for kind in choose.choices(KINDS, cum_weights=_CUMULATED, k=count):
         who = choose.randrange(len(plan.parts))
+        if kind == "rights" and not plan.changes_rights:
+            kind = "publish"
         if kind == "publish" and plan.parts[who].role != PUBLISHER:
             # Mostly publishers publish.
             who = choose.randrange(len(plan.parts))
@@ -213,6 +219,7 @@ def _plan(seed: int, choose: random.Random) -> Plan:
         again=choose.random() < 0.3,
         # If subscribers get behind quickly, publishers wait for longer than their keep alive.
         slow_subscriber_timeout=20.0 if maximum_outgoing < 1_000 else 0.5,
+        changes_rights=choose.random() < 0.5,
     )
 
 

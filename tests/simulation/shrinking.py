@@ -10,9 +10,10 @@ from typing import Final
 
 from tests.simulation.clock import Broken
 from tests.simulation.final_checks import check
+from tests.simulation.finishing import play
 from tests.simulation.schedule import Schedule
 from tests.simulation.variants import FAITHFUL, Variant
-from tests.simulation.world import World, play
+from tests.simulation.world import World
 
 ATTEMPTS: Final = 1_500
 

@@ -132,7 +132,7 @@ class SimulatedStore(Store):
     def _check_numbers(self, commits: list[Commit]) -> None:
         """Session numbers must not be reused: something may still refer to the old one."""
         for commit in commits:
-            for number, client, _ in commit.sessions:
+            for number, client, _, _ in commit.sessions:
                 if number in self._ended_numbers:
                     raise Broken(f"{client} reuses the number {number} of an ended session")
             self._ended_numbers |= set(commit.ended)

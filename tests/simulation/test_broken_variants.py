@@ -1,15 +1,17 @@
 """The simulation can fail: it detects each world that is broken on purpose.
 
-A variant breaks an interface (the store, the sealer, the output, the log, the calls of the server),
-never the core. `python -m tests.long.simulate --variants` prints how many seeds each one takes.
+A variant breaks an interface (the store, the sealer, the authority, the output, the log, the calls
+of the server), never the core. `python -m tests.long.simulate --variants` prints how many seeds
+each one takes.
 """
 
 from pathlib import Path
 
 import pytest
 
+from tests.simulation.broken_variants import BROKEN
 from tests.simulation.runs import seeds_to_notice
-from tests.simulation.variants import BROKEN, FAITHFUL, Blind, Variant
+from tests.simulation.variants import FAITHFUL, Blind, Variant
 
 # The maximum number of seeds to detect a variant; most take only a few.
 SEEDS = 1_500
@@ -32,6 +34,10 @@ SEEN_BLINDLY = (
     "seq gap",
     "unlisted sessions",
     "no sweep",
+    "rights unnoticed",
+    "will unasked",
+    "publish unasked",
+    "theft",
 )
 
 

@@ -7,8 +7,10 @@ import pytest
 
 from semel.mqtt import MQTT5, MQTT311, topic_matches
 from tests.modes import repeats
+from tests.simulation.broken_variants import BROKEN
 from tests.simulation.clock import Broken
 from tests.simulation.final_checks import check
+from tests.simulation.finishing import play
 from tests.simulation.ledger import matches
 from tests.simulation.record import BEGIN, END, File, Root, Sealer
 from tests.simulation.runs import main, run_seeds
@@ -25,8 +27,8 @@ from tests.simulation.schedule import (
 )
 from tests.simulation.shrinking import failure_of, shrunk, story, traced
 from tests.simulation.store import empty_database
-from tests.simulation.variants import BROKEN, FAITHFUL, Blind
-from tests.simulation.world import World, play
+from tests.simulation.variants import FAITHFUL, Blind
+from tests.simulation.world import World
 
 COUNT = repeats(500, 150)
 PARTS = repeats(4, 1)
@@ -57,6 +59,11 @@ def test_every_guarantee_is_kept_in_every_schedule(part: int) -> None:
         "sessions damaged",
         "connections refused over damage",
         "not read from for a reader",
+        "rights taken",
+        "rights given",
+        "messages refused over rights",
+        "subscriptions ended",
+        "thefts",
     ):
         assert outcome.tally[what] > 0, what
 

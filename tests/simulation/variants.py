@@ -10,7 +10,9 @@ from collections.abc import Callable
 from typing import Final
 
 from semel.broker.authority import Authority
+from semel.broker.connection import Connection
 from semel.broker.core import Broker
+from semel.broker.identity import Identity
 from semel.mqtt.codec import decode
 from semel.mqtt.delivery import (
     ASSIGNED,
@@ -26,11 +28,11 @@ from semel.mqtt.message import Message
 from semel.mqtt.packets.publish import Publish
 from semel.mqtt.properties import TOPIC_ALIAS, Properties
 from semel.store.commit import Commit, RecordedMessage
-from semel.store.database import Database
 from semel.store.store import RestoredState
 from tests.simulation.faults import MARK, Faults, Hooks
 from tests.simulation.ledger import Snapshot
-from tests.simulation.record import FOLDER, SYNC, Sealer
+from tests.simulation.record import Sealer
+from tests.simulation.rights import Rights
 from tests.simulation.store import Pending, SimulatedStore, empty_database
 
 Noted = Callable[[Commit, int], Snapshot]
@@ -49,9 +51,13 @@ class Variant:
         """The store of the broker."""
         return SimulatedStore(empty_database(), noted)
 
-    def authority(self, faults: Faults) -> Authority:
+    def authority(self, faults: Faults, rights: Rights) -> Authority:
         """The authority of the broker."""
-        return Hooks(faults)
+        return Hooks(faults, rights)
+
+    def rights_changed(self, authority: Authority, rights: Rights) -> None:
+        """The rights have changed: tell the authority."""
+        authority.generation = rights.generation
 
     def sealer(self, stream: int) -> Sealer:
         """The sealer of a stream."""
@@ -64,6 +70,10 @@ class Variant:
     def last_seq(self, last_seq: int) -> int:
         """The last seq of a stream, as the restarted broker gets it."""
         return last_seq
+
+    def receive(self, broker: Broker, connection: Connection, data: bytes, now: float) -> None:
+        """Bytes reach the broker."""
+        broker.receive(connection, data, now)
 
     def flush(self, broker: Broker, store: SimulatedStore, now: float) -> None:
         """A tick ends."""
@@ -101,8 +111,14 @@ class Blind(Variant):
     def store(self, noted: Noted) -> SimulatedStore:
         return self.inner.store(noted)
 
-    def authority(self, faults: Faults) -> Authority:
-        return self.inner.authority(faults)
+    def authority(self, faults: Faults, rights: Rights) -> Authority:
+        return self.inner.authority(faults, rights)
+
+    def rights_changed(self, authority: Authority, rights: Rights) -> None:
+        self.inner.rights_changed(authority, rights)
+
+    def receive(self, broker: Broker, connection: Connection, data: bytes, now: float) -> None:
+        self.inner.receive(broker, connection, data, now)
 
     def sealer(self, stream: int) -> Sealer:
         return self.inner.sealer(stream)
@@ -422,90 +438,6 @@ class Shuffling(Variant):
         return ShufflingStore(empty_database(), noted)
 
 
-# --- sealers --------------------------------------------------------------------------------------
-
-
-class LeapingSealer(Sealer):
-    """Skips a step."""
-
-    def __init__(self, stream: int, skipped: int) -> None:
-        super().__init__(stream)
-        self._skipped = skipped
-
-    def go_on(self, database: Database, chance: int) -> None:
-        if self.step == self._skipped:
-            self.step += 1
-        super().go_on(database, chance)
-
-
-class Unsynced(Variant):
-    """A sealer without one of its fsyncs."""
-
-    def __init__(self, name: str, fault: str, skipped: int) -> None:
-        self.name = name
-        self.fault = fault
-        self._skipped = skipped
-
-    def sealer(self, stream: int) -> Sealer:
-        return LeapingSealer(stream, self._skipped)
-
-
-class SilentSealer(Sealer):
-    """Hangs once it has written a segment."""
-
-    def go_on(self, database: Database, chance: int) -> None:
-        if self.step != SYNC:
-            super().go_on(database, chance)
-
-
-class Silent(Variant):
-    """The sealer hangs."""
-
-    name = "silent sealer"
-    fault = "the sealer hangs, and is not restarted"
-
-    def sealer(self, stream: int) -> Sealer:
-        return SilentSealer(stream)
-
-
-class RashSealer(Sealer):
-    """Deletes rows before their segment exists."""
-
-    def write(self, database: Database) -> None:
-        super().write(database)
-        self.end(database)
-
-
-class Rash(Variant):
-    """Rows are deleted too early."""
-
-    name = "rash sealer"
-    fault = "rows are deleted before their segment exists"
-
-    def sealer(self, stream: int) -> Sealer:
-        return RashSealer(stream)
-
-
-class FickleSealer(Sealer):
-    """Does not seal the range that was stored."""
-
-    def begin(self, database: Database, chance: int) -> None:
-        sealed, sealing = self.sealed(database)
-        super().begin(database, chance)
-        if sealing > sealed + 1:
-            database.begin_sealing(self.stream, sealed + 1)
-
-
-class Fickle(Variant):
-    """A second attempt uses a different range."""
-
-    name = "fickle sealer"
-    fault = "after a crash the sealer uses a different range than the stored one"
-
-    def sealer(self, stream: int) -> Sealer:
-        return FickleSealer(stream)
-
-
 # --- networks and numbers -------------------------------------------------------------------------
 
 
@@ -618,10 +550,10 @@ class UnseenDamage(Variant):
 class UnforgivingHooks(Hooks):
     """Treats its own failure as a permanent refusal."""
 
-    def receive(self, client_id: str, topic_name: str) -> bool:
-        if (client_id, topic_name) in self._faults.ever_unreceived:
+    def receive(self, identity: Identity, topic_name: str) -> bool:
+        if (identity.client_id, topic_name) in self._faults.ever_unreceived:
             return False
-        return super().receive(client_id, topic_name)
+        return super().receive(identity, topic_name)
 
 
 class CutOff(Variant):
@@ -630,8 +562,8 @@ class CutOff(Variant):
     name = "cut off a topic"
     fault = "a client for which the authority failed once gets no more messages of that topic"
 
-    def authority(self, faults: Faults) -> Authority:
-        return UnforgivingHooks(faults)
+    def authority(self, faults: Faults, rights: Rights) -> Authority:
+        return UnforgivingHooks(faults, rights)
 
 
 class Impatient(Variant):
@@ -681,7 +613,27 @@ class UnreportedFullDisk(Variant):
         return 0.0
 
 
-BROKEN: Final[tuple[Variant, ...]] = (
+class LostSharedQueue(Variant):
+    """A session that has left a shared subscription ends with the queue that is on disk."""
+
+    name = "lost shared queue"
+    fault = "messages of a former member of a shared subscription go to no other member"
+
+    def receive(self, broker: Broker, connection: Connection, data: bytes, now: float) -> None:
+        self._forget(broker)
+        super().receive(broker, connection, data, now)
+
+    def sweep(self, broker: Broker, store: SimulatedStore, now: float) -> None:
+        self._forget(broker)
+        super().sweep(broker, store, now)
+
+    def _forget(self, broker: Broker) -> None:
+        for client_id, state in broker.router.sessions.items():
+            if not any(each.share_name for each in broker.router.subscriptions.of(client_id)):
+                state.session.backlog.may_be_shared_beyond = False
+
+
+GENERAL: Final[tuple[Variant, ...]] = (
     Hasty("early ack", "everything is acknowledged before its commit"),
     Hasty("early PUBREL", "PUBREL leaves before its PUBREC is committed", RELEASED),
     Hasty("early PUBLISH", "PUBLISH leaves before its identifier is committed", ASSIGNED),
@@ -715,11 +667,6 @@ BROKEN: Final[tuple[Variant, ...]] = (
     Torn("kept inbound", "the release of an inbound identifier never reaches the disk", FREED),
     Halving(),
     Shuffling(),
-    Unsynced("unsynced bytes", "a segment is renamed without an fsync of its bytes", SYNC),
-    Unsynced("unsynced name", "rows are deleted without an fsync of the folder", FOLDER),
-    Silent(),
-    Rash(),
-    Fickle(),
     WithoutDup(),
     AlwaysDup(),
     Recounting(),
@@ -732,4 +679,5 @@ BROKEN: Final[tuple[Variant, ...]] = (
     SilentLog(),
     RepeatingLog(),
     UnreportedFullDisk(),
+    LostSharedQueue(),
 )

@@ -27,6 +27,7 @@ from semel.mqtt import (
     Violation,
 )
 from semel.mqtt.delivery import ASSIGNED, QUEUED
+from semel.mqtt.reasons import NOT_AUTHORIZED
 from semel.store.commit import Commit
 from tests.simulation.clock import Broken
 from tests.simulation.ledger import FAILURE, Accepted, Facts, Ledger, Outcome
@@ -61,11 +62,16 @@ class Owed:
     # None: before CONNECT.
     session_present: bool | None = None
     is_refused: bool = False
+    # The code with which it must be refused; 0: any.
+    refusal: int = 0
+    # The subscriptions of its session after CONNECT.
+    subscriptions: frozenset[str] = frozenset()
     has_connack: bool = False
     pubacks: deque[tuple[int, Outcome]] = field(default_factory=deque)
     pubrecs: deque[tuple[int, Outcome]] = field(default_factory=deque)
     pubcomps: deque[int] = field(default_factory=deque)
-    subscribes: dict[int, Subscribe] = field(default_factory=dict)
+    # By packet identifier: a SUBSCRIBE, and the codes of its SUBACK.
+    subscribes: dict[int, tuple[Subscribe, tuple[int, ...]]] = field(default_factory=dict)
     unsubscribes: dict[int, Unsubscribe] = field(default_factory=dict)
     pings: int = 0
 
@@ -91,6 +97,10 @@ class Witness:
         self._queued: dict[Key, bytes] = {}
         # By epoch: the delivery of each identifier in use.
         self._in_use: dict[int, dict[int, Key | bytes]] = {}
+        # The tick in which the packets that leave now were put into the output; 0: the last one.
+        self.output_tick = 0
+        # By commit number: the tick in which it was written.
+        self.commit_ticks: dict[int, int] = {}
 
     # --- input ------------------------------------------------------------------------------------
 
@@ -112,7 +122,8 @@ class Witness:
 
     def written(self, commit: Commit) -> None:
         """The broker has written a commit."""
-        for number, client, _ in commit.sessions:
+        self.commit_ticks[commit.number] = self._ledger.history.tick
+        for number, client, _, _ in commit.sessions:
             self._clients[number] = client
         for number, change in commit.changes:
             facts = self._ledger.sessions.get(self._clients.get(number, ""))
@@ -143,6 +154,7 @@ class Witness:
     def crash(self) -> None:
         """Keep only what is in the database."""
         self._owed = {}
+        self.commit_ticks = {}
         self._in_use = {}
         stored_keys: set[Key] = set()
         if not self.checks_disk:
@@ -222,7 +234,7 @@ class Witness:
 
     def _connack(self, link: Link, client: str, packet: ConnAck, owed: Owed) -> None:
         owed.has_connack = True
-        if bool(packet.reason) != owed.is_refused:
+        if bool(packet.reason) != owed.is_refused or owed.refusal not in (0, packet.reason):
             raise Broken(f"{client} was sent CONNACK with code 0x{packet.reason:02x}")
         if packet.session_present != owed.session_present:
             raise Broken(
@@ -245,7 +257,8 @@ class Witness:
         if not {row[0] for row in self._query(_INBOUND, client)} <= facts.inbound:
             raise Broken(f"{client} was sent CONNACK, but outdated identifiers are on disk")
         for topic_filter, _ in self._query(_SUBSCRIPTIONS, client):
-            if topic_filter not in facts.subscriptions:
+            # One of them may have ended since then, by a change of rights.
+            if topic_filter not in owed.subscriptions:
                 raise Broken(f"{client} was sent CONNACK, but {topic_filter} is still on disk")
 
     def _acknowledgement(
@@ -258,7 +271,10 @@ class Witness:
                 f"{client} was sent {name} {packet.packet_id}; the next in order is {turn}"
             )
         _, outcome = owed.popleft()
-        if (packet.reason >= FAILURE) != outcome.refused:
+        is_denied = packet.reason == NOT_AUTHORIZED
+        if (packet.reason >= FAILURE) != outcome.refused or (
+            is_denied != (outcome.refused and outcome.denied)
+        ):
             raise Broken(f"{client} was sent {name} with code 0x{packet.reason:02x}")
         accepted = outcome.accepted
         if accepted is not None and self.checks_disk:
@@ -280,7 +296,33 @@ class Witness:
                         return
             raise Broken(f"{what} {accepted.payload[:20]!r}, which is not in its stream")
 
+    def _check_right(self, link: Link, client: str, packet: Publish) -> None:
+        """The client may receive this message at the moment at which it leaves."""
+        facts = self._session(link, client)
+        if facts is not None and not self._ledger.may_receive(facts, packet.topic_name):
+            again = ", again" if packet.dup else ""
+            raise Broken(
+                f"{packet.payload[:20]!r} of {packet.topic_name} was sent to {client}, which may"
+                f" not receive it{again}"
+            )
+
+    def _check_not_withdrawn(self, facts: Facts, packet: Publish) -> None:
+        """A session in memory had the right at the end of every tick since it got the message.
+
+        If not, the message was withdrawn, and must not come back with the right. For a durable
+        session the database shows that.
+        """
+        history = self._ledger.history
+        for each in self._ledger.by_payload[packet.payload]:
+            ticks = range(each.tick, self.output_tick)
+            if not any(
+                history.was_missing_at_end(facts.client, each.topic, tick) for tick in ticks
+            ):
+                return
+        raise Broken(f"{packet.payload[:20]!r} was withdrawn from {facts.client}, but sent later")
+
     def _publish(self, link: Link, client: str, packet: Publish) -> None:
+        self._check_right(link, client, packet)
         if not packet.qos:
             return
         facts = self._session(link, client)
@@ -288,6 +330,8 @@ class Witness:
             raise Broken(f"{client} was sent a message on a connection without its session")
         if packet.payload:
             self._check_subscribed(facts, packet)
+            if not facts.stored and not packet.retain:
+                self._check_not_withdrawn(facts, packet)
         in_use = self._in_use.setdefault(facts.epoch, {})
         if not facts.stored:
             if packet.packet_id in in_use or packet.dup:
@@ -368,9 +412,12 @@ class Witness:
                     )
 
     def _suback(self, link: Link, client: str, packet: SubAck, owed: Owed) -> None:
-        request = owed.subscribes.pop(packet.packet_id, None)
-        if request is None:
+        found = owed.subscribes.pop(packet.packet_id, None)
+        if found is None:
             raise Broken(f"{client} was sent SUBACK {packet.packet_id} without SUBSCRIBE")
+        request, reasons = found
+        if packet.reasons != reasons:
+            raise Broken(f"{client} was sent SUBACK {packet.reasons} instead of {reasons}")
         facts = self._session(link, client)
         if facts is not None and facts.stored and self.checks_disk:
             rows = self._query(_SUBSCRIPTIONS, client)
@@ -397,16 +444,26 @@ class Witness:
 
     # --- responses to expect ----------------------------------------------------------------------
 
-    def received(self, link: Link, packet: Packet, *, present: bool = False) -> None:
-        """A packet has reached the broker that it must answer."""
+    def subscribe_received(self, link: Link, packet: Subscribe, reasons: tuple[int, ...]) -> None:
+        """A SUBSCRIBE has reached the broker; its SUBACK must have these codes."""
+        self.owed(link).subscribes[packet.packet_id] = (packet, reasons)
+
+    def received(
+        self, link: Link, packet: Packet, *, present: bool = False, refusal: int = 0
+    ) -> None:
+        """A packet has reached the broker that it must answer.
+
+        `refusal`: the code with which a CONNECT must be refused, if a certain one is required.
+        """
         owed = self.owed(link)
         if isinstance(packet, Connect):
             owed.session_present = present
+            facts = self._ledger.sessions.get(packet.client_id)
+            owed.subscriptions = frozenset(() if facts is None else facts.subscriptions)
             owed.is_refused = link.is_refused
+            owed.refusal = refusal
         elif isinstance(packet, PubRel):
             owed.pubcomps.append(packet.packet_id)
-        elif isinstance(packet, Subscribe):
-            owed.subscribes[packet.packet_id] = packet
         elif isinstance(packet, Unsubscribe):
             owed.unsubscribes[packet.packet_id] = packet
         else:

@@ -1,14 +1,14 @@
 """Executes a schedule: clients, network, broker, store, and crashes.
 
 Each action is something that can happen in a real process: bytes arrive, a tick ends, a transaction
-completes, the process dies. At the end everything is repaired (connections, disk space, time), and
-all exchanges must complete.
+completes, the process dies.
 """
 
 from collections import Counter
 from typing import Final
 
 from semel.broker.core import Broker
+from semel.broker.identity import PeerInfo
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
@@ -24,6 +24,7 @@ from semel.mqtt import (
     Subscribe,
     Unsubscribe,
 )
+from semel.mqtt.reasons import NOT_AUTHORIZED, REFUSED_NOT_AUTHORIZED
 from semel.store.commit import Commit
 from semel.store.database import Database
 from semel.store.forensics.check import CheckReport, check_tables
@@ -32,22 +33,15 @@ from semel.store.streams import Stream, Streams
 from tests.simulation.client import Client
 from tests.simulation.clock import Broken, Clock
 from tests.simulation.descriptions import describe_commit, describe_packet
-from tests.simulation.faults import HOOKS, MARK, RECEIVE, Fault
-from tests.simulation.ledger import Ledger, Snapshot
+from tests.simulation.faults import HOOKS, MARK, Fault
+from tests.simulation.ledger import Facts, Ledger, Snapshot
 from tests.simulation.network import Link
 from tests.simulation.promptness import Promptness
-from tests.simulation.record import BEGIN, END
-from tests.simulation.schedule import (
-    FILTERS,
-    NEVER,
-    PUBLISHER,
-    SHARED_FILTER,
-    TOPICS,
-    WORKER,
-    Action,
-    Plan,
-    Schedule,
-)
+from tests.simulation.right_changes import RightChanges
+from tests.simulation.rights import RECEIVE, Rights, user_of
+from tests.simulation.schedule import NEVER, WORKER, Action, Plan
+from tests.simulation.thefts import Thefts
+from tests.simulation.traffic import Traffic, subscribe
 from tests.simulation.variants import FAITHFUL, Variant
 from tests.simulation.witness import Witness
 
@@ -63,12 +57,6 @@ CLOSE_MESSAGES: Final = (
 WAITS: Final = (0.3, 1.0, 3.0, 12.0, 40.0)
 # How long readers stall: longer than a publisher's keep alive, shorter than its timeout.
 STALLED: Final = 12.0
-# A payload of this size is stored once for all sessions (semel.store.schema.SHARED_PAYLOAD).
-LARGE: Final = 5_000
-# The maximum number of rounds until everything must be complete.
-ROUNDS: Final = 200
-# Longer than a publisher has to wait for a slow subscriber.
-READER_WAIT: Final = 0.6
 
 
 class World:
@@ -81,7 +69,8 @@ class World:
         self.clock = Clock()
         self.log: list[str] = []
         self.clients = [Client(part, self.clock) for part in plan.parts]
-        self.ledger = Ledger([topic_filter for _, topic_filter in plan.streams])
+        self.rights = Rights()
+        self.ledger = Ledger([topic_filter for _, topic_filter in plan.streams], self.rights)
         self.store = variant.store(self._written)
         self.faults = self.store.faults
         self.sealers = [variant.sealer(self.database.stream(name).id) for name, _ in plan.streams]
@@ -92,8 +81,7 @@ class World:
         # Links whose next packet waits for the store, in the order in which they started waiting.
         self._blocked: list[Link] = []
         self._links = 0
-        self._messages = 0
-        self._has_group = any(part.role == WORKER for part in plan.parts)
+        self.traffic = Traffic(plan)
         # How often each event happened.
         self.tally: Counter[str] = Counter()
         # Messages dropped from full queues, over all brokers.
@@ -105,16 +93,20 @@ class World:
             receive_maximum=plan.receive_maximum,
             maximum_outgoing_bytes=plan.maximum_outgoing,
             maximum_queued_messages=plan.maximum_queued,
-            # No limit, so that the witness need not know one.
+            # No limits, so that the witness need not know them, and sees each line of the log.
             maximum_session_expiry=NEVER,
+            log_lines_per_minute=0,
             slow_subscriber_timeout=plan.slow_subscriber_timeout,
             full_disk_timeout=variant.full_disk_timeout(plan.full_disk_timeout),
             sys_interval=0.0,
         )
         # A failure found inside a callback: raised later, because the broker might catch it.
         self.problem: Exception | None = None
+        self.authority = variant.authority(self.faults, self.rights)
         self.broker = self._start()
         self.promptness = Promptness(self)
+        self.right_changes = RightChanges(self)
+        self.thefts = Thefts(self)
 
     @property
     def database(self) -> Database:
@@ -126,9 +118,10 @@ class World:
         for name, topic_filter in self.plan.streams:
             row = self.database.stream(name)
             streams.append(Stream(row.id, name, topic_filter, self.variant.last_seq(row.last_seq)))
+        self.authority = self.variant.authority(self.faults, self.rights)
         return Broker(
             self.settings,
-            authority=self.variant.authority(self.faults),
+            authority=self.authority,
             store=self.store,
             new_client_id=lambda: "nobody",
             log=self._logged,
@@ -198,6 +191,12 @@ class World:
             return
         if isinstance(packet, Connect):
             self.tally["connections"] += 1
+            if ledger.has_denied_will(packet):
+                self.tally["connections refused over rights"] += 1
+                link.is_refused = True
+                code = NOT_AUTHORIZED if link.version == MQTT5 else REFUSED_NOT_AUTHORIZED
+                witness.received(link, packet, refusal=code)
+                return
             if self.store.condition == FULL and ledger.is_refused(packet):
                 self.tally["connections refused"] += 1
                 link.is_refused = True
@@ -211,7 +210,9 @@ class World:
                 witness.received(link, packet)
                 return
             present = ledger.connect(packet, link.number, self.clock.now)
-            link.epoch = ledger.sessions[name].epoch
+            facts = ledger.sessions[name]
+            link.epoch = facts.epoch
+            self._end_denied_subscriptions(facts)
             witness.received(link, packet, present=present)
             return
         facts = ledger.of_link(name, link.number)
@@ -229,14 +230,14 @@ class World:
             self.tally["messages in"] += 1
             self.tally["messages in again"] += outcome.accepted is None and not outcome.refused
             self.tally["messages refused"] += outcome.refused
+            self.tally["messages refused over rights"] += outcome.denied
         elif isinstance(packet, PubAck | PubComp):
             witness.answered(facts, packet.packet_id)
         elif isinstance(packet, PubRel):
             facts.inbound.discard(packet.packet_id)
             witness.received(link, packet)
         elif isinstance(packet, Subscribe):
-            ledger.subscribe(facts, packet)
-            witness.received(link, packet)
+            witness.subscribe_received(link, packet, ledger.subscribe(facts, packet))
         elif isinstance(packet, Unsubscribe):
             ledger.unsubscribe(facts, packet)
             witness.received(link, packet)
@@ -253,6 +254,8 @@ class World:
         while self.broker.has_output():
             ready = self.broker.take_output()
             for number, connection in ready.items():
+                if self.thefts.take_output(connection):
+                    continue
                 link = self._by_number[number]
                 data = self.variant.leaving(connection.take_outgoing(), link.version)
                 if data:
@@ -328,8 +331,8 @@ class World:
         client = self.clients[who]
         if kind == "publish":
             # Sometimes many at once, so that queues grow.
-            for more in range(6 if b // 512 % (3 if self._has_group else 6) == 0 else 1):
-                self._publish(client, a + more, b + more)
+            for more in range(6 if b // 512 % (3 if self.traffic.has_group else 6) == 0 else 1):
+                self.traffic.publish(client, a + more, b + more)
         elif kind == "step":
             self.step()
         elif kind == "rush":
@@ -351,7 +354,7 @@ class World:
             if client.link is not None and a % 4:
                 # Mostly a disconnected client reconnects; sometimes one takes over its session.
                 who = next((at for at, each in enumerate(self.clients) if each.link is None), who)
-            self.connect(who, clean=b % 12 == 1, brief=b % 12 == 2)
+            self.connect(who, clean=b % 12 == 1, brief=b % 12 == 2, is_other=b // 12 % 4 == 1)
         elif kind == "cut":
             self._cut(client, a, b)
         elif kind == "crash":
@@ -361,7 +364,7 @@ class World:
         elif kind == "stall":
             self._stall(self.clients[0], a, b)
         elif kind == "subscribe":
-            self._subscribe(client, a)
+            subscribe(client, a)
         elif kind == "unsubscribe":
             if client.wanted:
                 client.unsubscribe(sorted(client.wanted)[a % len(client.wanted)])
@@ -393,21 +396,20 @@ class World:
             self._inject_fault(client, a, b)
         elif kind == "heal":
             self.faults.damaged.clear()
+        elif kind == "rights":
+            if self.plan.changes_rights:
+                self.right_changes.change(client, a, b)
+        elif kind == "theft":
+            self.thefts.attempt(client, a)
         else:
             raise ValueError(kind)
 
     def _stall(self, client: Client, a: int, b: int) -> None:
         """All clients are connected, none of them reads for a while, and one publishes."""
-        for who, each in enumerate(self.clients):
-            if each.link is None:
-                self.connect(who, clean=False)
-        self.step()
-        self.step()
+        self.connect_all()
         for more in range(8):
-            self._publish(client, a + more, b + more)
-            self._all_up()
-            self.apply(len(self.store.pending))
-            self.report(len(self.store.applied))
+            self.traffic.publish(client, a + more, b + more)
+            self.commit_all()
         self.wait(STALLED)
 
     def _inject_fault(self, client: Client, a: int, b: int) -> None:
@@ -423,50 +425,39 @@ class World:
             self.faults.damaged.add(state.store_id)
             self.tally["sessions damaged"] += 1
 
+    def _end_denied_subscriptions(self, facts: Facts) -> None:
+        """The broker ends the subscriptions of a session to which its client has no right."""
+        for topic_filter in self.ledger.end_denied_subscriptions(facts):
+            self.tally["subscriptions ended"] += 1
+            for client in self.clients:
+                if client.name == facts.client:
+                    client.revoke_subscription(topic_filter)
+
     def _last_link(self, who: int) -> Link | None:
         for link in reversed(self.links):
             if link.who == who and link.has_broker:
                 return link
         return None
 
-    def _publish(self, client: Client, a: int, b: int) -> None:
-        if client.part.role == WORKER:
-            return
-        self._messages += 1
-        payload = b"%s.%d" % (client.name.encode(), self._messages)
-        if b % 23 == 0 and self.plan.maximum_outgoing > LARGE:
-            payload = payload.ljust(LARGE, b".")
-        # If there is a shared subscription, most messages are for it.
-        topic = TOPICS[a % (2 if self._has_group and b % 4 else len(TOPICS))]
-        retain = b % 7 == 0 or topic.startswith("r/")
-        if retain and b % 3 == 0:
-            payload = b""
-        qos = (2, 1, 2, 1, 0)[a // 8 % 5]
-        expires = b // 16 % 8 == 0 or (self.plan.bounded and b // 16 % 2 == 0)
-        expiry = (2, 20)[b & 1] if expires else None
-        client.publish(topic, payload, qos, retain=retain, expiry=expiry)
+    def connect(
+        self, who: int, *, clean: bool, brief: bool = False, is_other: bool = False
+    ) -> None:
+        """A client opens a connection, even if it has one; see `Client.connect`.
 
-    def _subscribe(self, client: Client, a: int) -> None:
-        part = client.part
-        if part.role == WORKER:
-            client.subscribe(SHARED_FILTER, part.qos)
-        elif part.role != PUBLISHER:
-            qos = part.qos if a % 5 else 1
-            topic_filter = FILTERS[0] if a % 2 else FILTERS[a // 2 % len(FILTERS)]
-            client.subscribe(topic_filter, qos, retain_handling=a // 64 % 3)
-
-    def connect(self, who: int, *, clean: bool, brief: bool = False) -> None:
-        """A client opens a connection, even if it has one; see `Client.connect`."""
+        `is_other`: under its other user name, with other rights.
+        """
         client = self.clients[who]
         if client.part.role == WORKER and client.part.version != MQTT5:
             # With a clean session, its session would end with its connection.
             clean = False
         self._links += 1
-        connection = self.broker.opened(f"net:{self._links}", self.clock.now)
+        connection = self.broker.opened(PeerInfo(f"net:{self._links}"), self.clock.now)
         link = Link(who, self._links, connection, client.part.version)
         self.links.append(link)
         self._by_number[connection.number] = link
-        client.connect(link, clean=clean, brief=brief and client.part.role != WORKER)
+        user = user_of(client.name, is_other=is_other and self.plan.changes_rights)
+        brief = brief and client.part.role != WORKER
+        client.connect(link, user=user, clean=clean, brief=brief)
 
     def _cut(self, client: Client, a: int, b: int) -> None:
         link = client.link
@@ -479,6 +470,21 @@ class World:
             self.tally["cuts"] += 1
             if a & 256:
                 client.lost()
+
+    def connect_all(self) -> None:
+        """Clients without a connection reconnect, if they can."""
+        for who, each in enumerate(self.clients):
+            if each.link is None:
+                self.connect(who, clean=False)
+        self.step()
+        self.step()
+
+    def lose_connection(self, client: Client) -> None:
+        """The connection of a client is lost, and both sides notice it."""
+        if client.link is not None:
+            self._cut(client, 0, 0)
+            client.lost()
+            self._all_up()
 
     def _up(self, link: Link | None, count: int) -> None:
         """Some bytes, or the end of the connection, reach the broker."""
@@ -494,9 +500,10 @@ class World:
         if link.up:
             piece = link.take_up(count % len(link.up) + 1 if count else len(link.up))
             self.faults.is_receiving = True
+            self.faults.is_connecting = False
             self.faults.served = self.clients[link.who].name
             try:
-                self.broker.receive(connection, piece, self.clock.now)
+                self.variant.receive(self.broker, connection, piece, self.clock.now)
             except Fault as fault:
                 self._close_after_fault(link, fault)
                 return
@@ -542,10 +549,14 @@ class World:
         """A tick of the broker's loop ends."""
         for link in self._blocked:
             link.was_closing = link.connection.closing
+        # The broker checks all sessions before anything else.
+        for facts in self.ledger.sessions.values():
+            self._end_denied_subscriptions(facts)
         self.variant.flush(self.broker, self.store, self.clock.now)
         self.tally["messages lost to a fault"] += len(self.faults.unreceived)
         self.faults.unreceived.clear()
         self._update_blocked()
+        self.witness.output_tick = self.ledger.end_tick()
         self._collect()
         self.witness.check_pings(self.links)
         missing_lines = (
@@ -567,17 +578,19 @@ class World:
             commit = self.store.report()
             if commit is not None:
                 self.broker.committed(commit, self.clock.now)
+                self.witness.output_tick = self.witness.commit_ticks[commit.number]
                 self._collect()
 
     def wait(self, seconds: float) -> None:
         """Let time pass between two sweeps."""
-        self._sweep()
+        self.sweep()
         self.tick()
         self.clock.now += seconds
-        self._sweep()
+        self.sweep()
         self.tick()
 
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
+        """Check everything that depends on time."""
         self.latest = max(self.latest, self.clock.now)
         unread_links = self.promptness.unread_links()
         self.variant.sweep(self.broker, self.store, self.clock.now)
@@ -595,6 +608,12 @@ class World:
         self.apply(len(self.store.pending) - (0 if everybody else self.plan.lag))
         self.report(len(self.store.applied))
         self._all_down(everybody=everybody)
+
+    def commit_all(self) -> None:
+        """What clients have sent is committed; no client reads."""
+        self._all_up()
+        self.apply(len(self.store.pending))
+        self.report(len(self.store.applied))
 
     def rush(self) -> None:
         """Like `step`, but without commits."""
@@ -641,7 +660,10 @@ class World:
             link.was_closing = True
             if link.has_broker:
                 self._end_connection(link)
+        for facts in self.ledger.sessions.values():
+            self._end_denied_subscriptions(facts)
         self.broker.stop(self.clock.now)
+        self.witness.output_tick = self.ledger.end_tick()
         self._collect()
         self.apply(len(self.store.pending))
         self._restart(b)
@@ -660,6 +682,7 @@ class World:
             link.has_broker = False
         self._by_number = {}
         self._blocked = []
+        self.thefts.forget()
         # The log lines about the last faults are lost with the process.
         self.faults.reported = self.faults.raised
         self.faults.unreceived.clear()
@@ -671,90 +694,3 @@ class World:
         self.witness.crash()
         self.ledger.restart(self.clock.now)
         self.broker = self._start()
-
-    # --- the end ----------------------------------------------------------------------------------
-
-    def finish(self) -> None:
-        """Repair everything, and wait until all exchanges are complete."""
-        self.add_trace("end of the schedule: everything is repaired")
-        self.store.set_space(True)
-        self.store.set_behind(False)
-        self.faults.damaged.clear()
-        self.faults.hook = ""
-        self._wait_until_idle()
-        if self.plan.again:
-            self.add_trace("restart from the database")
-            self.crash(0, 0)
-            self._wait_until_idle()
-        for client in self.clients:
-            client.disconnect(0, None)
-        self.step(everybody=True)
-        self.step(everybody=True)
-        for sealer in self.sealers:
-            for _ in range(self.plan.seed % 4 * (END + 1)):
-                sealer.go_on(self.database, self.plan.seed // 4)
-            for _ in range(END + 1):
-                if sealer.step != BEGIN:
-                    sealer.go_on(self.database, 0)
-            if sealer.step != BEGIN:
-                raise Broken(f"the sealer of stream {sealer.stream} is stuck")
-        self.dropped += self.broker.router.dropped
-        self.tally["wills"] += sum(each.is_will for each in self.ledger.accepted)
-        self.tally["messages accepted"] += len(self.ledger.accepted)
-        self.tally["sessions"] += self.ledger.sessions_begun
-        self.tally["segments"] += sum(len(sealer.root.files) for sealer in self.sealers)
-        self.tally["read from the queue on disk"] += self.store.refills
-        self.tally["messages dropped"] += self.dropped
-
-    def _wait_until_idle(self) -> None:
-        for _ in range(ROUNDS):
-            for who, client in enumerate(self.clients):
-                if client.link is None:
-                    self.connect(who, clean=False)
-            self.step(everybody=True)
-            if self._is_idle():
-                return
-            self.clock.now += READER_WAIT
-            self._sweep()
-        raise Broken(f"it never becomes idle: {self._describe_unfinished()}")
-
-    def _is_idle(self) -> bool:
-        if self.store.pending or self.store.applied or self.broker.router.dirty:
-            return False
-        if any(link.up or link.down or link.is_cut for link in self.links):
-            return False
-        if not all(client.is_done() for client in self.clients):
-            return False
-        for state in self.broker.router.sessions.values():
-            if state.connection and (len(state.session.backlog) or state.session.in_flight):
-                return False
-        return True
-
-    def _describe_unfinished(self) -> str:
-        """What is not complete."""
-        found: list[str] = []
-        for client in self.clients:
-            if not client.is_done():
-                found.append(f"{client.name} has {sorted(client.outbox)} open")
-        for name, state in self.broker.router.sessions.items():
-            session = state.session
-            if len(session.backlog) or session.in_flight:
-                found.append(
-                    f"{name} has {len(session.backlog)} queued, {session.in_flight} in flight"
-                )
-        return ", ".join(found) or "bytes are in transit forever"
-
-
-def run(schedule: Schedule, *, variant: Variant = FAITHFUL, trace: bool = False) -> World:
-    """Execute a schedule. Raises `Broken`; see `final_checks` for what is checked afterwards."""
-    world = World(schedule.plan, variant=variant, trace=trace)
-    play(world, schedule.actions)
-    return world
-
-
-def play(world: World, actions: list[Action]) -> None:
-    """Execute all actions, and finish."""
-    for action in actions:
-        world.add_trace(str(action))
-        world.act(action)
-    world.finish()

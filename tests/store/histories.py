@@ -13,12 +13,20 @@ from semel.mqtt.packets.connect import Will
 from semel.mqtt.packets.subscribe import Subscription
 from semel.mqtt.properties import NO_PROPERTIES
 from semel.mqtt.session import NEVER_EXPIRES
+from semel.mqtt.session_drops import give_up_expired, give_up_shared
 from semel.mqtt.session_exchanges import open_exchanges
+from semel.mqtt.session_reset import reset_session
 from semel.mqtt.side import CLIENT, RECEIVED, RELEASED, SENT_QOS_1, SENT_QOS_2, SERVER
 from semel.store.commit import Commit, RecordedMessage
 
 TEXTS = ("", "a", "sensor/1", "größe", "日本語", "🌡", "x" * 300)
 TOPICS = ("t", "a/b", "a/b/c", "größe/1", "$SYS/x", "/", "x" * 500)
+# Owners of sessions and wills: unknown, with an empty user name, and with an ordinary one.
+IDENTITIES = (
+    "",
+    '{"listener":"default","proof":"anonymous","user_name":""}',
+    '{"listener":"default","proof":"anonymous","user_name":"user"}',
+)
 FILTERS = ("#", "a/+", "a/b", "+/größe", "$share/group/a/#", "$stream/plant/#")
 
 
@@ -29,6 +37,7 @@ class Live:
     number: int
     client_id: str
     expiry: int
+    identity: str
     session: Session = field(default_factory=Session)
     # By filter: subscription, identifier, cursor.
     subscriptions: dict[str, tuple[Subscription, int, int | None]] = field(default_factory=dict)
@@ -54,7 +63,7 @@ class History:
         self.live: dict[str, Live] = {}
         self.last_number = 0
         self.retained: dict[str, Message] = {}
-        self.wills: dict[str, tuple[str | None, Will, float | None]] = {}
+        self.wills: dict[str, tuple[str, Will, float | None]] = {}
         # By number of the stream: its records so far.
         self.records: dict[int, list[RecordedMessage]] = {1: [], 2: []}
         # What the store says of itself.
@@ -148,10 +157,15 @@ class History:
     def _begin(self, client_id: str) -> None:
         self._touched.add(client_id)
         self.last_number += 1
-        live = Live(self.last_number, client_id, self.random.choice((60, 3600, NEVER_EXPIRES)))
+        expiry = self.random.choice((60, 3600, NEVER_EXPIRES))
+        live = Live(self.last_number, client_id, expiry, self.random.choice(IDENTITIES))
         self.live[client_id] = live
-        self._commit.sessions.append((live.number, client_id, live.expiry))
+        self._store(live)
         live.session.connect(5, receive_maximum=self.random.choice((1, 3, 20)))
+
+    def _store(self, live: Live) -> None:
+        kept = (live.number, live.client_id, live.expiry, live.identity)
+        self._commit.sessions.append(kept)
 
     def _end(self, client_id: str) -> None:
         live = self.live.pop(client_id)
@@ -167,12 +181,13 @@ class History:
             else:
                 if choose.random() < 0.3:
                     # Its peer has lost the session.
-                    session.reset()
+                    reset_session(session)
                     self._note_something()
                 session.connect(5, receive_maximum=choose.choice((1, 3, 20)))
         elif act < 32:
             live.expiry = choose.choice((60, 3600, NEVER_EXPIRES))
-            self._commit.sessions.append((live.number, live.client_id, live.expiry))
+            live.identity = choose.choice(IDENTITIES)
+            self._store(live)
         elif act < 42:
             self._subscribe_something(live)
         elif act < 62:
@@ -180,9 +195,9 @@ class History:
         elif act < 68:
             session.poll(self.now)
         elif act < 71:
-            session.give_up_expired(self.now)
+            give_up_expired(session, self.now)
         elif act < 73:
-            session.give_up_shared(choose.choice((None, {"$share/group/a/#"})), sent=False)
+            give_up_shared(session, choose.choice((None, {"$share/group/a/#"})), sent=False)
         elif act < 85:
             self._answer(live)
         elif act < 94:
@@ -326,12 +341,12 @@ class History:
             properties=properties,
         )
         due_at = self.random.choice((None, self.now + 5))
-        self._will(client_id, (self.random.choice((None, "", "user")), will, due_at))
+        self._will(client_id, (self.random.choice(IDENTITIES), will, due_at))
 
-    def _will(self, client_id: str, kept: tuple[str | None, Will, float | None] | None) -> None:
+    def _will(self, client_id: str, kept: tuple[str, Will, float | None] | None) -> None:
         if kept is None:
             self.wills.pop(client_id, None)
-            self._commit.wills.append((client_id, None, None, None))
+            self._commit.wills.append((client_id, "", None, None))
         else:
             self.wills[client_id] = kept
             self._commit.wills.append((client_id, *kept))

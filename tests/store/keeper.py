@@ -37,7 +37,7 @@ class Keeper:
             self.connection,
             self.root,
             node=node,
-            store=self.database.identity(),
+            store=self.database.unique_id(),
             compaction=Compaction(files=merge, grace=60.0),
         )
 

@@ -18,6 +18,9 @@ from semel.store.schema import TABLES, content_of, with_checksum
 from tests.modes import repeats
 from tests.store.histories import History
 
+# Of session 1 of a small store, and of its will.
+OWNER = '{"listener":"tls","proof":"password","user_name":"ann"}'
+WILL_OWNER = '{"listener":"default","proof":"anonymous","user_name":"user"}'
 LARGE = Message("large", b"L" * 10_000, qos=1)
 PARTICULAR = Message(
     "t",
@@ -37,8 +40,8 @@ def make_small(path: Path) -> Path:
     """
     commit = Commit()
     commit.at = 1_700_000_000.0
-    for number, client_id in ((1, "a"), (2, "b")):
-        commit.sessions.append((number, client_id, NEVER_EXPIRES))
+    for number, client_id, owner in ((1, "a", OWNER), (2, "b", "")):
+        commit.sessions.append((number, client_id, NEVER_EXPIRES, owner))
         commit.subscriptions.append((number, "t/#", Subscription("t/#", 1), 5))
     session = Session()
     session.connect(5, receive_maximum=2)
@@ -54,7 +57,7 @@ def make_small(path: Path) -> Path:
     other = Session()
     other.send(LARGE, 0.0)
     commit.changes.extend((2, change) for change in other.drain()[0])
-    commit.wills.append(("a", "user", Will("gone", b"\x00\x80", qos=1), 5.0))
+    commit.wills.append(("a", WILL_OWNER, Will("gone", b"\x00\x80", qos=1), 5.0))
     for topic in ("t", "u"):
         commit.retained.append((topic, Message(topic, b"kept", retain=True)))
     for seq in range(1, 6):
@@ -82,7 +85,7 @@ def make_large(path: Path) -> Path:
         commit = Commit()
         # Client identifiers long enough for an index of several pages.
         for number in range(5_000, 5_600):
-            commit.sessions.append((number, f"one of many clients, number {number}", 60))
+            commit.sessions.append((number, f"one of many clients, number {number}", 60, ""))
             commit.changes.append((number, queued(1, b"waits")))
         for number in range(1, 300):
             commit.changes.append((5_300, queued(number + 1, b"x" * 100)))
@@ -96,7 +99,7 @@ def make_large(path: Path) -> Path:
         for number in range(150):
             topic = f"retained/{number}"
             commit.retained.append((topic, Message(topic, b"r" * 200, retain=True)))
-            commit.wills.append((f"will {number}", None, Will("gone", b"w" * 200), None))
+            commit.wills.append((f"will {number}", "", Will("gone", b"w" * 200), None))
         database.apply([commit])
     return path
 

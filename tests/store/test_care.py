@@ -2,6 +2,7 @@
 
 import base64
 import os
+import shutil
 import stat
 import threading
 from collections import Counter
@@ -24,7 +25,7 @@ from semel.store.rows import properties_value
 from semel.store.schema import VERSION, Unusable
 from semel.store.wal import WriteAheadLog, log_path
 from tests.store.faults import FAULTS
-from tests.store.stores import change, contents, pages_of, root_of, rows, wipe
+from tests.store.stores import OWNER, change, contents, pages_of, root_of, rows, wipe
 
 
 def findings(folder: Path) -> list[tuple[str, str, str]]:
@@ -208,7 +209,7 @@ class Busy:
         while not self._stop.is_set():
             commit = Commit()
             number = 100 + self.committed
-            commit.sessions.append((number, f"busy {number}", 60))
+            commit.sessions.append((number, f"busy {number}", 60, ""))
             self._database.apply([commit])
             self.committed += 1
             if self.committed == 50:
@@ -323,7 +324,7 @@ def test_a_store_is_described_in_numbers(small: Path) -> None:
     )
     found = describe(small)
     with open_folder(small) as opened, closing(opened.open()) as database:
-        assert found["id"] == database.identity()
+        assert found["id"] == database.unique_id()
     expected = {
         "format": VERSION,
         "node": "n1",
@@ -374,6 +375,7 @@ def test_every_row_is_printed_with_its_table_first(small: Path) -> None:
         "client_id": "a",
         "expiry_interval": 4294967295,
         "ends_at": 60.0,
+        "identity": OWNER,
     }
 
 
@@ -517,3 +519,55 @@ def test_a_store_in_use_adopts_nothing(small: Path) -> None:
     with open_folder(small), pytest.raises(Unusable, match=f"process {os.getpid()}"):
         adopt(small, "yard", 9)
     assert streams(small)[1] == ("yard", 0, 0, 0)
+
+
+def files_of(folder: Path) -> dict[str, tuple[bytes, int, int]]:
+    """Everything in a folder: contents, modes and times of change."""
+    return {
+        each.name: (each.read_bytes(), each.stat().st_mode, each.stat().st_mtime_ns)
+        for each in folder.iterdir()
+    }
+
+
+def crashed_copy(folder: Path, target: Path) -> Path:
+    """A folder as a crash leaves it: its last commit is in the log only."""
+    with open_folder(folder) as opened, closing(opened.open()) as database:
+        with database.transaction():
+            number = database.stream("yard").id
+            database.continue_after(number, 17)
+        shutil.copytree(folder, target)
+    assert log_path(target / "store.db").stat().st_size > 0
+    return target
+
+
+@pytest.mark.parametrize("state", ["stopped", "crashed", "without a lock file", "read-only"])
+def test_a_dry_run_of_adopt_checks_and_changes_no_file(
+    state: str, small: Path, tmp_path: Path
+) -> None:
+    folder = crashed_copy(small, tmp_path / "crashed") if state == "crashed" else small
+    if state == "without a lock file":
+        (folder / "lock").unlink()
+    if state == "read-only":
+        folder.chmod(0o500)
+    before = files_of(folder)
+    adopt(folder, "yard", 4711, dry_run=True)
+    with pytest.raises(Unusable, match=r"--discard 1-5"):
+        adopt(folder, "plant", 4711, dry_run=True)
+    adopt(folder, "plant", 4711, (1, 5), dry_run=True)
+    if state == "crashed":
+        # What only the log has is seen.
+        with pytest.raises(Unusable, match="numbers up to 17"):
+            adopt(folder, "yard", 16, dry_run=True)
+    assert files_of(folder) == before
+    folder.chmod(0o700)
+    adopt(folder, "yard", 4711)
+    assert streams(folder)[1] == ("yard", 4711, 4711, 4711)
+
+
+def test_a_dry_run_of_adopt_refuses_a_store_in_use(small: Path) -> None:
+    with open_folder(small):
+        before = files_of(small)
+        with pytest.raises(Unusable, match=rf"in use by another process \(process {os.getpid()}\)"):
+            adopt(small, "yard", 4711, dry_run=True)
+        assert files_of(small) == before
+    adopt(small, "yard", 4711, dry_run=True)

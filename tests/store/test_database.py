@@ -87,8 +87,11 @@ def values_of(held: RecordedMessage) -> tuple[object, ...]:
 def compare(database: Database, history: History) -> None:
     saved = database.restore()
     assert [
-        (each.store_id, each.client_id, each.expiry_interval) for each in saved.sessions
-    ] == sorted((live.number, live.client_id, live.expiry) for live in history.live.values())
+        (each.store_id, each.client_id, each.expiry_interval, each.identity)
+        for each in saved.sessions
+    ] == sorted(
+        (live.number, live.client_id, live.expiry, live.identity) for live in history.live.values()
+    )
     assert restored(database, saved) == {
         live.client_id: facts_of(live.session) for live in history.live.values()
     }
@@ -108,7 +111,7 @@ def compare(database: Database, history: History) -> None:
         if cursor is not None
     )
     assert saved.retained == list(history.retained.values())
-    wills = {each.client_id: (each.user_name, each.will, each.due_at) for each in saved.wills}
+    wills = {each.client_id: (each.identity, each.will, each.due_at) for each in saved.wills}
     assert wills == history.wills
     for live in history.live.values():
         found = [
@@ -243,7 +246,7 @@ def test_one_group_leads_where_single_commits_lead(seed: int) -> None:
 
 def session_commit(number: int, client_id: str) -> Commit:
     commit = Commit()
-    commit.sessions.append((number, client_id, NEVER_EXPIRES))
+    commit.sessions.append((number, client_id, NEVER_EXPIRES, ""))
     return commit
 
 
@@ -325,7 +328,7 @@ def test_a_large_payload_is_kept_once_until_nobody_waits_for_it(size: int) -> No
     sessions = [Session() for _ in range(3)]
     commit = Commit()
     for number, session in enumerate(sessions, 1):
-        commit.sessions.append((number, f"client {number}", NEVER_EXPIRES))
+        commit.sessions.append((number, f"client {number}", NEVER_EXPIRES, ""))
         session.connect(5)
         session.send(message, 0.0)
         commit.changes.extend([(number, change) for change in session.drain()[0]])
@@ -513,10 +516,10 @@ def test_a_commit_counts_subscriptions_sessions_and_wills() -> None:
         name = "x" * size
         commit = Commit()
         commit.subscriptions.append((1, name, Subscription(name), 0))
-        commit.sessions.append((1, name, 100))
-        commit.wills.append((name, None, Will(name, name.encode()), None))
-        commit.wills.append((name, None, None, None))
-        assert 4 * size < commit.size() < 4 * size + 500
+        commit.sessions.append((1, name, 100, name))
+        commit.wills.append((name, name, Will(name, name.encode()), None))
+        commit.wills.append((name, "", None, None))
+        assert 6 * size < commit.size() < 6 * size + 500
 
 
 def test_records_keep_every_property_and_the_time_of_their_commit() -> None:
@@ -621,7 +624,7 @@ def test_a_transaction_that_breaks_a_rule_of_the_tables_changes_nothing() -> Non
         database.apply([session_commit(1, "a")])
         before = everything(database)
         commit = session_commit(2, "b")
-        commit.sessions.append((3, "a", 0))
+        commit.sessions.append((3, "a", 0, ""))
         with pytest.raises(sqlite3.IntegrityError) as caught:
             database.apply([commit])
         assert not is_disk_full(caught.value)
@@ -637,7 +640,7 @@ def test_the_number_of_a_session_is_never_given_again(tmp_path: Path) -> None:
     def next_number(*numbers: int, ended: Sequence[int] = ()) -> int:
         with closing(Database.open(path)) as database:
             commit = Commit()
-            commit.sessions.extend((number, f"client {number}", 60) for number in numbers)
+            commit.sessions.extend((number, f"client {number}", 60, "") for number in numbers)
             end = Commit()
             end.ended.extend(ended)
             database.apply([commit, end])

@@ -7,6 +7,7 @@ from semel.mqtt import Message
 from semel.store.commit import Commit
 from semel.store.opening import open_store
 from semel.store.settings import StoreSettings
+from semel.store.statistics import StoreStatistics
 from semel.store.store import BEHIND, OPEN
 
 # Longer than any transaction here takes, on a machine that is busy.
@@ -77,3 +78,39 @@ def test_what_is_safe_is_told_whatever_else_the_owner_cannot_be_told(tmp_path: P
     finally:
         opened.close()
     assert problems == ["a mistake"]
+
+
+def test_the_store_counts_its_commits_and_what_is_not_written(tmp_path: Path) -> None:
+    found: list[StoreStatistics | None] = []
+
+    async def write() -> None:
+        store = opened.store
+        found.append(store.statistics())
+        safe = asyncio.Event()
+        store.connect(
+            asyncio.get_running_loop(),
+            safe=lambda commits: safe.set(),
+            changed=lambda: None,
+            failed=lambda why: None,
+        )
+        store.write(large())
+        found.append(store.statistics())
+        await asyncio.wait_for(safe.wait(), SECONDS)
+        found.append(store.statistics())
+
+    opened = open_store(StoreSettings(data=tmp_path / "data"), [])
+    try:
+        asyncio.run(write())
+    finally:
+        opened.close()
+    before, during, after = found
+    assert before is None
+    assert during is not None
+    assert after is not None
+    assert (during.commit_seconds.total, after.commit_seconds.total) == (0, 1)
+    assert during.unwritten_bytes > 10_000
+    assert after.unwritten_bytes == 0
+    assert after.transaction_commits.total == 1
+    # A retained message is neither a record nor a change of a session.
+    assert after.transaction_rows.sum == 0
+    assert (after.streams, after.unsealed_bytes, after.is_sealer_running) == ((), 0, None)

@@ -86,7 +86,7 @@ def as_nobody() -> Iterator[None]:
 
 def commit_of(number: int) -> Commit:
     commit = Commit()
-    commit.sessions.append((number, f"client {number}", 60))
+    commit.sessions.append((number, f"client {number}", 60, ""))
     message = Message("t", b"x" * 2000, qos=1)
     commit.changes.append((number, Change(QUEUED, number=1, message=message)))
     return commit
@@ -169,7 +169,7 @@ def test_folders_above_are_made_too(tmp_path: Path) -> None:
 
 def test_a_new_store_has_its_format_its_id_and_nothing_in_it(tmp_path: Path) -> None:
     with open_folder(tmp_path / "data") as opened, closing(opened.open()) as database:
-        assert database.get_metadata("id") == database.identity()
+        assert database.get_metadata("id") == database.unique_id()
         assert database.restore().sessions == []
         version = database.connection.execute("PRAGMA user_version").fetchone()[0]
         page_size = database.connection.execute("PRAGMA page_size").fetchone()[0]
@@ -182,7 +182,7 @@ def test_no_two_stores_have_the_same_id(tmp_path: Path) -> None:
     ids = set()
     for name in ("a", "b"):
         with open_folder(tmp_path / name) as opened, closing(opened.open()) as database:
-            ids.add(database.identity())
+            ids.add(database.unique_id())
     assert len(ids) == 2
 
 
@@ -493,7 +493,7 @@ def test_an_older_store_is_brought_to_our_format_after_a_copy(folder: Path) -> N
     change(folder, "PRAGMA user_version = 1")
     with open_folder(folder, steps={1: step_of(*STEP)}) as opened:
         (warning,) = opened.warnings
-        assert "from format 1 to 2" in warning
+        assert f"from format 1 to {VERSION}" in warning
         assert "store.db.format-1.bak" in warning
     question = "SELECT * FROM session ORDER BY id"
     with closing(sqlite3.connect(folder / "store.db")) as connection:
@@ -503,7 +503,7 @@ def test_an_older_store_is_brought_to_our_format_after_a_copy(folder: Path) -> N
     assert mode(copy) == 0o600
     with closing(sqlite3.connect(copy)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (1,)
-        assert len(connection.execute(question).fetchone()) == 5
+        assert len(connection.execute(question).fetchone()) == 6
 
 
 @pytest.mark.parametrize("step", [(*STEP, "SELECT nothing FROM nowhere"), ("DROP TABLE no_such",)])
@@ -511,7 +511,7 @@ def test_a_step_that_fails_leaves_the_store_as_it_was(folder: Path, step: tuple[
     change(folder, "PRAGMA user_version = 1")
     before = (folder / "store.db").read_bytes()
     with pytest.raises(
-        Unusable, match="could not be upgraded from format 1 to 2, and is unchanged"
+        Unusable, match=f"could not be upgraded from format 1 to {VERSION}, and is unchanged"
     ):
         open_folder(folder, steps={1: step_of(*step)})
     assert (folder / "store.db").read_bytes() == before
@@ -603,7 +603,7 @@ def test_a_store_whose_definitions_are_nonsense_is_damaged(folder: Path) -> None
     "statement",
     [
         "INSERT INTO retained VALUES (1, 0, 'a/+', 0, NULL, NULL, x'00')",
-        "INSERT INTO will VALUES ('c', 0, NULL, NULL, 3, 0, 't', NULL, x'00')",
+        "INSERT INTO will VALUES ('c', 0, '', NULL, 3, 0, 't', NULL, x'00')",
         "INSERT INTO subscription VALUES (1, 't', 0, 3, 0, NULL)",
         "UPDATE session SET client_id = CAST(x'ff' AS TEXT) WHERE id = 1",
         "UPDATE delivery SET flags = 'x' WHERE session_id = 1",

@@ -34,7 +34,7 @@ def keeper(tmp_path: Path) -> Iterator[Keeper]:
 @pytest.fixture
 def catalog(keeper: Keeper) -> Iterator[StreamCatalog]:
     # The folder of the node is made when a broker starts.
-    keeper.root.claim(keeper.stream, keeper.node, keeper.database.identity())
+    keeper.root.claim(keeper.stream, keeper.node, keeper.database.unique_id())
     with StreamCatalog(keeper.folder.path, None) as found:
         yield found
 
@@ -179,7 +179,7 @@ def test_each_row_comes_once_and_in_order_whatever_happens_meanwhile(
     keeper = Keeper(tmp_path / "data")
     keeper.database.chunk = draw.choice([1, 3, 1000])
     keeper.commit(20)
-    keeper.root.claim(keeper.stream, keeper.node, keeper.database.identity())
+    keeper.root.claim(keeper.stream, keeper.node, keeper.database.unique_id())
 
     def something_happens() -> None:
         for _ in range(draw.randrange(4)):
@@ -629,7 +629,7 @@ def test_a_store_that_was_never_sealed_is_of_the_node_that_it_names(tmp_path: Pa
     keeper = Keeper(tmp_path / "data")
     keeper.commit(3)
     with StreamCatalog(tmp_path / "data", None) as catalog:
-        assert only(catalog).node == keeper.database.identity()[:12]
+        assert only(catalog).node == keeper.database.unique_id()[:12]
         keeper.database.set_metadata("node", "hall-7")
         assert only(catalog).node == "hall-7"
         assert [row.node for row in rows(only(catalog))] == ["hall-7"] * 3

@@ -50,7 +50,7 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "store.db"
         self.database = Database.open(self.path, "os")
-        self.store = self.database.identity()
+        self.store = self.database.unique_id()
         self.id = self.database.stream(STREAM).id
         self.database.stream("other")
         self.root = open_root(folder / "streams")

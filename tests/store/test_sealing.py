@@ -151,6 +151,31 @@ def test_a_stream_with_all_rows_sealed_has_nothing_due() -> None:
     assert plan.due(101.0) == [(3, 251, 251)]
 
 
+def test_progress_is_what_is_sealed_what_is_not_and_since_when() -> None:
+    plan = planner()
+    assert plan.progress(0.0) == {}
+    plan.committed(3, 100, 100, 100, 10.0)
+    plan.committed(4, 5, 5, 5, 12.0)
+    assert plan.progress(13.0) == {3: (0, 100, 3.0), 4: (0, 5, 1.0)}
+    assert plan.due(12.5) == [(3, 1, 100)]
+    plan.committed(3, 110, 10, 10, 14.0)
+    # A range in progress is not sealed yet, and its rows are the oldest.
+    assert plan.progress(20.0)[3] == (0, 110, 10.0)
+    plan.sealed(3, 100)
+    assert plan.progress(20.0)[3] == (100, 10, 6.0)
+    assert plan.due(20.0) == [(3, 101, 110), (4, 1, 5)]
+    for stream, last in ((3, 110), (4, 5)):
+        plan.sealed(stream, last)
+    assert plan.progress(99.0) == {3: (110, 0, 0.0), 4: (5, 0, 0.0)}
+
+
+def test_progress_after_a_restart_counts_the_age_from_the_start() -> None:
+    plan = planner()
+    plan.restored(3, sealed=50, sealing=333, last_seq=400, size=3_500, now=7.0)
+    plan.restored(4, sealed=9, sealing=9, last_seq=9, size=0, now=7.0)
+    assert plan.progress(10.0) == {3: (50, 350, 4.0), 4: (9, 0, 0.0)}
+
+
 def test_being_behind_is_more_than_the_bound_in_rows_or_bytes() -> None:
     plan = planner(maximum_unsealed_rows=200, maximum_unsealed_bytes=5_000)
     plan.committed(3, 100, 100, 100, 0.0)

@@ -22,7 +22,7 @@ def keeper(tmp_path: Path) -> Iterator[Keeper]:
 
 @pytest.fixture
 def record(keeper: Keeper) -> Iterator[NodeRecord]:
-    keeper.root.claim(keeper.stream, keeper.node, keeper.database.identity())
+    keeper.root.claim(keeper.stream, keeper.node, keeper.database.unique_id())
     with StreamCatalog(keeper.folder.path, None) as catalog:
         (found,) = catalog.records("plant")
         yield found

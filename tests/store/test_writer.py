@@ -59,7 +59,7 @@ def message(at: int, size: int = 10) -> Commit:
     """A commit that queues a message for session 1."""
     commit = Commit()
     if at == 1:
-        commit.sessions.append((1, "a", 100))
+        commit.sessions.append((1, "a", 100, ""))
     queued = Change(QUEUED, number=at, message=Message("t", bytes(size), qos=1))
     commit.changes.append((1, queued))
     return commit
@@ -76,6 +76,20 @@ def test_commits_are_safe_in_the_order_in_which_they_were_put(tmp_path: Path) ->
     with sqlite3.connect(tmp_path / "store.db") as connection:
         assert connection.execute("SELECT count(*) FROM delivery").fetchone() == (500,)
     assert owner.failed == []
+
+
+def test_transactions_are_timed_and_their_commits_and_rows_counted(tmp_path: Path) -> None:
+    writer, owner = started(Database.open(tmp_path / "store.db"))
+    for at in range(1, 301):
+        writer.put(message(at))
+    owner.wait(lambda: len(owner.safe) == 300)
+    writer.stop()
+    times = writer.times
+    transactions = times.seconds.read().total
+    assert 1 <= transactions <= 300
+    assert times.commits.read().total == times.rows.read().total == transactions
+    assert times.commits.sum == times.rows.sum == 300
+    assert 0 < times.seconds.sum < PATIENCE
 
 
 def test_what_is_reported_safe_is_there_for_another_connection(tmp_path: Path) -> None:

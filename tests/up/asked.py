@@ -24,7 +24,7 @@ class Kept:
         ]
         for keeper in self.keepers:
             # As a broker does when it starts.
-            keeper.root.claim("plant", keeper.node, keeper.database.identity())
+            keeper.root.claim("plant", keeper.node, keeper.database.unique_id())
         self.landed = dict.fromkeys(nodes, 0)
 
     @property

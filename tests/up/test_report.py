@@ -25,7 +25,7 @@ from tests.broker.live import PATIENCE
 from tests.broker.live import Process as Broker
 from tests.kills.ingesting import Publisher
 from tests.up.test_status import batch, landing_event
-from tests.up.test_up import plan_of
+from tests.up.test_up import plan_of, tcp_at
 
 RECORDED = 7
 
@@ -142,7 +142,7 @@ def test_the_question_works_when_it_is_pasted_before_anything_has_landed(
     create_lake_folder(plan)
     assert Path(lake).is_dir() == is_in_file
     program = shlex.join([sys.executable, "-m", "semel"])
-    _, question = suggested_commands(plan, program, host="127.0.0.1", port=1883)
+    _, question = suggested_commands(plan, program, listeners=tcp_at("127.0.0.1", 1883))
     found = subprocess.run(
         ["sh", "-c", question], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
     )

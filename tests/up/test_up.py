@@ -146,6 +146,26 @@ def test_the_file_and_the_environment_are_obeyed(tmp_path: Path) -> None:
     assert "--config" in landing.command
 
 
+def test_listeners_of_the_file_are_left_to_the_broker(tmp_path: Path) -> None:
+    text = '[[listener]]\nname = "web"\ntransport = "ws"\n'
+    (broker, _) = parts(plan_of(text=text, folder=tmp_path), {})
+    assert not {"--host", "--port", "--anonymous"} & set(broker.command)
+    with pytest.raises(SettingsError, match=r"flag --port: \[broker\] port has no effect beside"):
+        plan_of(text=text, folder=tmp_path, port=1884)
+
+
+@pytest.mark.parametrize(
+    ("value", "flag"), [("true", "--anonymous"), ("false", "--no-anonymous"), (None, None)]
+)
+def test_the_broker_admits_strangers_only_if_that_was_asked_for(
+    value: str | None, flag: str | None
+) -> None:
+    environ = {} if value is None else {"SEMEL_BROKER_ANONYMOUS": value}
+    (broker, _) = parts(plan_of(environ=environ), {})
+    found = {"--anonymous", "--no-anonymous"} & set(broker.command)
+    assert found == ({flag} if flag else set())
+
+
 def test_the_stream_all_is_added_to_those_of_the_file(tmp_path: Path) -> None:
     text = '[[stream]]\nname = "plant"\nfilter = "plant/#"\n'
     assert plan_of(text=text, folder=tmp_path).streams == ("all=#",)
@@ -155,6 +175,15 @@ def test_landing_a_stream_that_nobody_records_is_refused(tmp_path: Path) -> None
     text = '[land]\nstream = "plnt"\n[[stream]]\nname = "plant"\nfilter = "plant/#"\n'
     with pytest.raises(SettingsError, match=r"\[land\] stream is plnt, and no \[\[stream\]\]"):
         plan_of(text=text, folder=tmp_path)
+
+
+def test_broker_and_landing_cannot_serve_metrics_on_one_port(tmp_path: Path) -> None:
+    text = "[broker]\nmetrics_port = {}\n[land]\nmetrics_port = {}\n"
+    words = r"\[land\] metrics_port is 9883, as \[broker\] metrics_port is: .* choose another"
+    with pytest.raises(SettingsError, match=words):
+        plan_of(text=text.format(9883, 9883), folder=tmp_path)
+    for ports in ((9883, 9884), (0, 0)):
+        assert plan_of(text=text.format(*ports), folder=tmp_path).lands
 
 
 def test_a_store_that_keeps_nothing_is_refused() -> None:
@@ -307,34 +336,67 @@ def test_lines_of_a_landing_are_understood(source: int, line: str, kind: str, te
 # --- what to try ----------------------------------------------------------------------------------
 
 
+def tcp_at(host: str, port: int) -> list[dict[str, object]]:
+    """What a broker with one listener says about it."""
+    return [{"name": "default", "transport": "tcp", "host": host, "port": port}]
+
+
+@pytest.mark.parametrize(
+    ("listeners", "options"),
+    [
+        ([{"transport": "unix", "path": "/run/a b"}], ["--unix", "/run/a b"]),
+        ([{"transport": "ws", "host": "127.0.0.1", "port": 8083}], ["-p", "8083", "--ws"]),
+        (
+            [{"transport": "tls", "host": "0.0.0.0", "port": 8883}],
+            ["-p", "8883", "--tls-use-os-certs"],
+        ),
+        (
+            [{"transport": "wss", "host": "plant", "port": 1}],
+            ["-h", "plant", "-p", "1", "--ws", "--tls-use-os-certs"],
+        ),
+        ([{"transport": "unix", "path": "s"}, *tcp_at("127.0.0.1", 1883)], []),
+        ([*tcp_at("127.0.0.1", 5), *tcp_at("127.0.0.1", 6)], ["-p", "5"]),
+        ([], []),
+        (None, []),
+    ],
+)
+def test_the_line_to_try_suits_the_simplest_listener(listeners: object, options: list[str]) -> None:
+    publish, _ = suggested_commands(plan_of(), "semel", listeners=listeners)
+    words = shlex.split(publish)
+    assert words[:2] == ["semel", "pub"]
+    assert words[2 : words.index("-t")] == options
+
+
 def test_the_lines_to_try_are_short_where_nothing_was_said_otherwise() -> None:
-    assert suggested_commands(plan_of(), "semel", host="127.0.0.1", port=1883) == [
+    assert suggested_commands(plan_of(), "semel", listeners=tcp_at("127.0.0.1", 1883)) == [
         "semel pub -t plant/1/temp -m 21.5 -q 2",
         'semel sql "select topic, count(*) from messages_now group by 1"',
     ]
 
 
 def test_the_lines_to_try_name_another_port_host_folder_and_lake() -> None:
-    publish, ask = suggested_commands(plan_of(data="my data"), "semel", host="0.0.0.0", port=1884)
+    publish, ask = suggested_commands(
+        plan_of(data="my data"), "semel", listeners=tcp_at("0.0.0.0", 1884)
+    )
     assert publish.startswith("semel pub -p 1884 -t")
     assert shlex.split(ask)[2:4] == ["--lake", "my data/lake"]
     publish, ask = suggested_commands(
-        plan_of(data="d", lake="elsewhere", root="r"), "semel", host="::", port=1883
+        plan_of(data="d", lake="elsewhere", root="r"), "semel", listeners=tcp_at("::", 1883)
     )
     assert publish.startswith("semel pub -h ::1 -t")
     assert shlex.split(ask)[2:8] == ["--lake", "elsewhere", "--data", "d", "--root", "r"]
     _, read = suggested_commands(
-        replace(plan_of(), lands=False), "semel", host="127.0.0.1", port=1883
+        replace(plan_of(), lands=False), "semel", listeners=tcp_at("127.0.0.1", 1883)
     )
     assert read == "semel stream read all --data semel-data"
     plan = replace(plan_of(root="my root"), lands=False)
-    _, read = suggested_commands(plan, "semel", host="127.0.0.1", port=1883)
+    _, read = suggested_commands(plan, "semel", listeners=tcp_at("127.0.0.1", 1883))
     assert read == "semel stream read all --data semel-data --root 'my root'"
 
 
 def question_of(plan: UpPlan) -> list[str]:
     """The words of the question, as a shell takes them."""
-    _, ask = suggested_commands(plan, "semel", host="127.0.0.1", port=1883)
+    _, ask = suggested_commands(plan, "semel", listeners=tcp_at("127.0.0.1", 1883))
     return shlex.split(ask)
 
 

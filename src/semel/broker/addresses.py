@@ -4,7 +4,7 @@ When a bound is reached, the address with the most entries loses its oldest one,
 from one address evicts its own entries, and not those of others.
 """
 
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import IPv6Address, ip_network
 from typing import Final, final
 
 # A subscriber line usually gets a network of this size, and may use any address in it.
@@ -17,16 +17,19 @@ Key = str | int
 def address_of(peer: str) -> str:
     """The address to which a peer `host:port` is attributed; for IPv6 its /64 network."""
     host = peer.rpartition(":")[0]
+    if host.startswith("["):
+        host = host[1:-1]
+    if ":" not in host:
+        # An IPv4 address, or the name of a host.
+        return host
     try:
-        address = ip_address(host)
+        address = IPv6Address(host)
     except ValueError:
         return host
-    if isinstance(address, IPv6Address):
-        if address.ipv4_mapped is not None:
-            return str(address.ipv4_mapped)
-        network = ip_network((int(address), _IPV6_PREFIX), strict=False)
-        return str(network.network_address)
-    return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    network = ip_network((int(address), _IPV6_PREFIX), strict=False)
+    return str(network.network_address)
 
 
 @final

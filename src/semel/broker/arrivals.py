@@ -31,11 +31,17 @@ Disconnect = Callable[[Connection, int, float, str], None]
 class Arrivals:
     """Bounds connections that are not connected yet, and incomplete packets."""
 
-    # The number of connections whose CONNECT was accepted.
+    # The number of connections whose CONNECT was accepted; also by listener, by listener and
+    # address, and by user name.
     connected: int
+    by_listener: Final[dict[str, int]]
+    by_address: Final[dict[tuple[str, str], int]]
+    by_user: Final[dict[str, int]]
+    # The most at a time, and how many were ever connected.
+    most_connected: int
+    ever_connected: int
     _maximum_unconnected: Final[int]
-    _maximum_unfinished: Final[int]
-    _packet_timeout: Final[float]
+    _maximum_unfinished: int
     _connections: Final[dict[int, Connection]]
     _disconnect: Final[Disconnect]
     _unconnected: Final[AddressShares]
@@ -52,11 +58,15 @@ class Arrivals:
     ) -> None:
         """`connections` are all open connections, by number."""
         self.connected = 0
+        self.by_listener = {}
+        self.by_address = {}
+        self.by_user = {}
+        self.most_connected = 0
+        self.ever_connected = 0
         self._maximum_unconnected = settings.maximum_unconnected
         self._maximum_unfinished = max(
             settings.maximum_unfinished_bytes, settings.maximum_packet_size
         )
-        self._packet_timeout = settings.packet_timeout
         self._connections = connections
         self._disconnect = disconnect
         self._unconnected = AddressShares()
@@ -66,6 +76,10 @@ class Arrivals:
     def opened(self, connection: Connection, now: float) -> None:
         """Count a new connection. If there are too many, close one."""
         connection.is_unconnected = True
+        # A listener may accept larger packets than others.
+        self._maximum_unfinished = max(
+            self._maximum_unfinished, connection.limits.maximum_packet_size
+        )
         self._unconnected.count(connection.address, 1)
         self._unconnected.make_evictable(connection.number, connection.address)
         if self._unconnected.weight > self._maximum_unconnected:
@@ -77,6 +91,11 @@ class Arrivals:
         self._stop_counting_unconnected(connection)
         connection.is_admitted = True
         self.connected += 1
+        assert connection.state is not None
+        connection.counted_user = connection.state.identity.proved_user
+        self._count_admitted(connection, 1)
+        self.ever_connected += 1
+        self.most_connected = max(self.most_connected, self.connected)
 
     def received(self, connection: Connection, now: float) -> None:
         """Bytes arrived. What remains in the decoder is an incomplete packet."""
@@ -100,6 +119,19 @@ class Arrivals:
         if connection.is_admitted:
             connection.is_admitted = False
             self.connected -= 1
+            self._count_admitted(connection, -1)
+
+    def _count_admitted(self, connection: Connection, more: int) -> None:
+        listener = connection.limits.listener
+        _add(self.by_listener, listener, more)
+        key = (listener, connection.address)
+        count = self.by_address.get(key, 0) + more
+        if count:
+            self.by_address[key] = count
+        else:
+            del self.by_address[key]
+        if connection.counted_user is not None:
+            _add(self.by_user, connection.counted_user, more)
 
     def sweep(self, now: float) -> None:
         """Once a second: close connections whose packet is overdue."""
@@ -110,7 +142,8 @@ class Arrivals:
             if not connection.may_be_read:
                 # A client is not slow while the broker does not read from it.
                 connection.begun_at = now
-            allowed = self._packet_timeout + connection.decoder.needed / MINIMUM_RATE
+            timeout = connection.limits.packet_timeout
+            allowed = timeout + connection.decoder.needed / MINIMUM_RATE
             if now >= connection.begun_at + allowed:
                 self._end(connection, "its packet was not complete in time", now)
 
@@ -142,3 +175,12 @@ class Arrivals:
     def _end(self, connection: Connection, why: str, now: float) -> None:
         self._closed.log(f"{connection.peer} closed: {why}", now)
         self._disconnect(connection, QUOTA_EXCEEDED, now, why)
+
+
+def _add(counts: dict[str, int], key: str, more: int) -> None:
+    """Add to a count, and forget it when it is 0."""
+    count = counts.get(key, 0) + more
+    if count:
+        counts[key] = count
+    else:
+        del counts[key]

@@ -13,22 +13,35 @@ from collections.abc import Callable
 from traceback import format_exc
 from typing import Final, final
 
+from semel.broker.access_control import AccessControl
 from semel.broker.admission import Admission, answer_to_broken_connect, refuse_for_violation
-from semel.broker.authority import Authority
-from semel.broker.connecting import DISK_FULL, Connecting
+from semel.broker.authority import Authority, Denied, Proof
+from semel.broker.broker_log import BrokerLog, source_of
+from semel.broker.connecting import Connecting
 from semel.broker.connection import Connection
 from semel.broker.connections import Connections
+from semel.broker.counters import BrokerCounters
 from semel.broker.flushing import Flushing
 from semel.broker.hot_path import HotPath
+from semel.broker.identity import Identity, PeerInfo
 from semel.broker.lifetimes import WINDOW, Lifetimes
+from semel.broker.listener_limits import ListenerLimits, default_limits
 from semel.broker.memory import ROOM_WHEN_SHORT, UNLIMITED, Memory
+from semel.broker.operator_actions import OperatorActions
+from semel.broker.oversight import Oversight
 from semel.broker.pressure import Pressure
+from semel.broker.rate_limits import RateLimits
 from semel.broker.replay import Replays, is_of_stream, suback
+from semel.broker.revocation import Revocation
 from semel.broker.router import Router
-from semel.broker.session_state import SessionState, client_label
+from semel.broker.router_limits import make_router
+from semel.broker.session_state import SessionState
 from semel.broker.settings import BrokerSettings
+from semel.broker.silence import SilenceCheck
+from semel.broker.snapshot import BrokerSnapshot, Snapshots
 from semel.broker.store_pressure import StorePressure
-from semel.broker.sys_topics import BrokerCounters, sys_topics
+from semel.broker.sys_topics import SysTopics
+from semel.broker.throttled_log import ThrottledLog
 from semel.broker.turns import (
     COPY_SHIFT,
     ITEM_BYTES_SHIFT,
@@ -52,7 +65,6 @@ from semel.mqtt.packets.unsubscribe import UnsubAck, Unsubscribe
 from semel.mqtt.reasons import (
     DISCONNECT_WITH_WILL_MESSAGE,
     FAILURE,
-    KEEP_ALIVE_TIMEOUT,
     NO_MATCHING_SUBSCRIBERS,
     NO_SUBSCRIPTION_EXISTED,
     QUOTA_EXCEEDED,
@@ -65,9 +77,6 @@ from semel.mqtt.violation import Violation
 from semel.store.commit import Commit
 from semel.store.store import OPEN, Store
 from semel.store.streams import Streams
-
-# How many retained messages one sweep checks for expiry.
-_CHECKED_RETAINED: Final = 1_000
 
 
 @final
@@ -87,17 +96,25 @@ class Broker:
     replays: Final[Replays]
     pressure: Final[Pressure]
     store_pressure: Final[StorePressure]
+    rate_limits: Final[RateLimits]
     turns: Final[Turns]
+    oversight: Final[Oversight]
+    log: Final[BrokerLog]
+    actions: Final[OperatorActions]
     # The work of one turn of one connection, in the units of `turns.py`.
     turn_work: int
+    _outgoing_bytes: Final[int]
+    _inflight_bytes: Final[int]
+    _limits: Final[ListenerLimits]
     _connections: Final[Connections]
     _connecting: Final[Connecting]
+    _revocation: Final[Revocation]
+    _silence: Final[SilenceCheck]
     _flushing: Final[Flushing]
     _lifetimes: Final[Lifetimes]
-    _log: Final[Callable[[str], None]]
-    _log_connection: Final[Callable[[str], None]]
     _report_due: float
-    _started_at: Final[float]
+    _snapshots: Final[Snapshots]
+    _sys_topics: Final[SysTopics]
 
     def __init__(
         self,
@@ -112,93 +129,147 @@ class Broker:
         wall: Callable[[], float] | None = None,
         window: int = WINDOW,
         log_connection: Callable[[str], None] | None = None,
+        oversight: Oversight | None = None,
     ) -> None:
         """`now` is the time of a monotonic clock that continues after a restart, because durable
         deadlines are in this time. `wall` returns the wall clock time, by default always `now`.
         `window` is how many queued messages of a durable session are kept in memory. `log` logs
         problems, `log_connection` (by default `log`) connections and disconnections."""
-        if log_connection is None:
-            log_connection = log
+        made = BrokerLog(log, log_connection or log, lines_per_minute=settings.log_lines_per_minute)
+        self.log = made
         self.settings = settings
+        self._outgoing_bytes = settings.maximum_outgoing_bytes
+        self._inflight_bytes = settings.maximum_inflight_bytes
+        self.oversight = Oversight() if oversight is None else oversight
         limit = settings.maximum_memory
         self.memory = Memory(UNLIMITED if limit is None else limit)
         if streams is None:
             streams = Streams([])
-        router = _new_router(settings, authority, store, streams, self.memory)
+        access = AccessControl(authority)
+        router = make_router(settings, access, store, streams, self.memory)
         self.router = router
         self.store = store
         self.resumed = []
-        self.counters = BrokerCounters()
-        self.hot_path = HotPath(router, self.counters, settings.route_cache)
+        self.counters = router.counters
+        self.hot_path = HotPath(router, settings.route_cache)
         self.pressure = Pressure(settings.slow_subscriber_timeout)
         self.store_pressure = StorePressure(router, settings.full_disk_timeout)
+        self.rate_limits = RateLimits(settings)
         self.turns = Turns()
         self.turn_work = TURN_WORK
         self._lifetimes = Lifetimes(
             router,
-            log,
+            made,
             window,
             maximum_sessions=settings.maximum_sessions,
             maximum_expiry=settings.maximum_session_expiry,
         )
-        self._connections = Connections(settings, router.gate, self._lifetimes, self.pressure, log)
+        self._limits = default_limits(settings)
+        self._connections = Connections(
+            settings,
+            router.gate,
+            router.access,
+            self._lifetimes,
+            self.pressure,
+            made,
+            audit=self.oversight.audit,
+        )
         self.connections = self._connections.by_number
-        self.replays = Replays(router, self._connections.send_queue, log)
+        self.replays = Replays(router, self._connections.send_queue, made)
         self._flushing = Flushing(
             settings,
             self._connections,
             router,
             self.replays,
             self._lifetimes,
-            self.counters,
-            log=log,
+            log=made,
             wall=(lambda: now) if wall is None else wall,
         )
+        self._silence = SilenceCheck(self._connections, self.store_pressure, made)
+        self._revocation = Revocation(router, self.replays, self._connections, ThrottledLog(log))
         self._connecting = Connecting(
             settings,
             Admission(
                 settings,
                 authority,
+                access=access,
                 new_client_id=new_client_id,
-                known_client_ids=router.sessions,
+                sessions=router.sessions,
+                arrivals=self._connections.arrivals,
                 shares=self._lifetimes.shares,
                 memory=self.memory,
             ),
             self._connections,
             router,
             self._lifetimes,
-            log=log,
-            log_connection=log_connection,
+            self._revocation,
+            oversight=self.oversight,
+            log=made,
         )
-        self._log = log
-        self._log_connection = log_connection
+        self.actions = OperatorActions(
+            router, self._connections, lifetimes=self._lifetimes, oversight=self.oversight
+        )
         self._report_due = now
-        self._started_at = now
+        self._sys_topics = SysTopics(now)
         saved = store.restore()
         self._lifetimes.restore(saved, now)
         self.replays.restore(saved)
+        self._snapshots = Snapshots(
+            router,
+            self._connections,
+            self.pressure,
+            self.store_pressure,
+            self.rate_limits,
+            now=now,
+        )
+        self._revocation.check_all()
 
     # --- for the owner of the sockets -------------------------------------------------------------
 
-    def opened(self, peer: str, now: float) -> Connection:
-        """Add a new connection."""
-        return self._connections.open(peer, now)
+    def opened(
+        self, peer: PeerInfo, now: float, limits: ListenerLimits | None = None
+    ) -> Connection:
+        """Add a new connection. `limits` are those of its listener, by default of the settings."""
+        connection = self._connections.open(peer, now, self._limits if limits is None else limits)
+        self.rate_limits.opened(connection, now)
+        return connection
 
     def receive(self, connection: Connection, data: bytes, now: float) -> None:
         """Process received bytes. Packets that exceed the turn of the connection stay in its
         decoder: then it `awaits_turn`, and its socket must not be read until that is False."""
         self.counters.bytes_received += len(data)
+        connection.bytes_received += len(data)
         connection.decoder.feed(data)
-        if not connection.awaits_turn:
+        if not connection.awaits_turn and not connection.paused_by_rate:
             self._take_turn(connection, now, len(data))
+
+    def take_proofs(self) -> list[tuple[Connection, Proof]]:
+        """Take the proofs to run in other threads. `proved` must be called with each result."""
+        proofs = self._connecting.proofs
+        if proofs:
+            self._connecting.proofs = []
+        return proofs
+
+    def proved(self, connection: Connection, decided: Identity | Denied, now: float) -> None:
+        """A Proof has decided. Nothing happens if its connection is closed meanwhile."""
+        if connection.closing or not connection.awaits_proof:
+            return
+        try:
+            self._connecting.proved(connection, decided, now)
+        except Exception:
+            self._connections.close_failed(connection, format_exc(), now)
+        self._continue(connection, now)
 
     def lost(self, connection: Connection, now: float) -> None:
         """The socket of a connection is closed, by either side."""
         self._connections.remove(connection, now)
         self.store_pressure.forget(connection)
+        self.rate_limits.forget(connection)
         self.turns.forget(connection)
         if not connection.closing:
-            self._log_connection(f"{connection.label} lost its connection")
+            line = f"{connection.label} lost its connection"
+            self.log.connection(connection.log_source, line, now)
+            connection.close_reason = "lost its connection"
         self._connections.detach_session(connection, now)
         self.pressure.forget(connection)
 
@@ -212,6 +283,14 @@ class Broker:
         self._connections.with_output = {}
         return with_output
 
+    def take_released(self) -> list[Connection]:
+        """Take the connections whose sockets may be read again, if they `may_be_read`."""
+        released = [*self.pressure.released, *self.resumed]
+        if released:
+            self.pressure.released = []
+            self.resumed = []
+        return released
+
     def written(self, connection: Connection, unsent: int) -> None:
         """The output was written; `unsent` bytes are still in the socket's write buffer."""
         connection.unsent = unsent
@@ -219,8 +298,8 @@ class Broker:
         if state is not None:
             session = state.session
             had_room = session.room > 0
-            bound = self.settings.maximum_outgoing_bytes
-            in_flight = self.settings.maximum_inflight_bytes
+            bound = self._outgoing_bytes
+            in_flight = self._inflight_bytes
             if self.memory.is_short:
                 bound = min(bound, ROOM_WHEN_SHORT)
                 in_flight = min(in_flight, ROOM_WHEN_SHORT)
@@ -235,13 +314,31 @@ class Broker:
 
     def flush(self, now: float) -> None:
         """End the tick: commit its changes, and send packets, now or after the commit."""
+        if self._revocation.is_due():
+            self._revocation.check_sessions(now)
         self._flushing.close_faulty(now)
         if not self.pressure.is_idle():
             for state in self.pressure.expire(self.router.sessions, now):
-                client = client_label(state.client_id)
-                self._log(f"{client} reads too slowly: publishers no longer wait for it")
+                line = f"{state.label} reads too slowly: publishers no longer wait for it"
+                self.log.problem(source_of(state.identity), line, now)
         self._resume_paused(now)
+        if self._revocation.is_due():
+            self._revocation.check_senders(now)
         self._flushing.flush(now)
+
+    def has_work(self) -> bool:
+        """Whether the next tick has something to do even if nothing is received: to send queued
+        messages, to continue a connection, or to check sessions after a change of rights."""
+        return (
+            bool(self.router.dirty)
+            or self.has_turns()
+            or self.store_pressure.has_resumable()
+            or self.is_checking_rights()
+        )
+
+    def is_checking_rights(self) -> bool:
+        """Whether rights have changed, and the next ticks have to check sessions."""
+        return self._revocation.is_due()
 
     def committed(self, commit: Commit, now: float) -> None:
         """The store has written this commit: send the packets that awaited it."""
@@ -252,6 +349,10 @@ class Broker:
         """Why a commit could not be passed to the store; "": none failed. After a failure the
         owner must stop the broker."""
         return self._flushing.store_failure
+
+    def snapshot(self, now: float) -> BrokerSnapshot:
+        """All numbers at this time, but sums over all sessions may be older: `session_totals`."""
+        return self._snapshots.take(now)
 
     def disconnect(
         self, connection: Connection, reason: int, now: float, why: str | None = None
@@ -265,17 +366,20 @@ class Broker:
             if not connection.closing:
                 self.disconnect(connection, SERVER_SHUTTING_DOWN, now)
         self.flush(now)
+        self.log.end()
 
     # --- turns ------------------------------------------------------------------------------------
 
-    def take_turns(self, now: float) -> None:
+    def take_turns(self, now: float) -> bool:
         """Start a new round, and continue some connections that await their turn, unless the store
-        is behind."""
+        is behind. Returns whether anything was continued."""
         self.turns.number += 1
-        if self.has_turns():
-            self._lifetimes.continue_checks(now)
-            for connection in self.turns.take():
-                self._continue(connection, now)
+        if not self.has_turns():
+            return False
+        self._lifetimes.continue_checks(now)
+        for connection in self.turns.take():
+            self._continue(connection, now)
+        return True
 
     def has_turns(self) -> bool:
         """Whether `take_turns` has something to continue: connections, wills, ends of sessions."""
@@ -285,7 +389,14 @@ class Broker:
         )
 
     def _resume_paused(self, now: float) -> None:
-        """Continue connections that were paused by the store, while it accepts messages."""
+        """Continue connections that were paused by the store, while it accepts messages, and those
+        that have waited long enough for their rate."""
+        if self.rate_limits.next_due() is not None:
+            for number in self.rate_limits.take_due(now):
+                paused = self.connections.get(number)
+                if paused is not None and not paused.closing:
+                    paused.paused_by_rate = False
+                    self._continue(paused, now)
         for _ in range(self.store_pressure.paused):
             connection = self.store_pressure.release()
             if connection is None:
@@ -310,7 +421,12 @@ class Broker:
         # All turns of a connection in one round share its work.
         router.work = connection.work if connection.turn == self.turns.number else 0
         router.work += received >> COPY_SHIFT
+        messages = self.counters.messages_received
         self._process(connection, now)
+        messages = self.counters.messages_received - messages
+        connection.messages_received += messages
+        if self.rate_limits.is_active:
+            self.rate_limits.charge(connection, messages=messages, size=received, now=now)
         connection.turn = self.turns.number
         connection.work = router.work
         if router.slow_readers:
@@ -321,7 +437,7 @@ class Broker:
     def _process(self, connection: Connection, now: float) -> None:
         decoder = connection.decoder
         router = self.router
-        while not connection.closing and not connection.paused_by_store:
+        while not (connection.closing or connection.paused_by_store or connection.is_waiting):
             if router.work >= self.turn_work:
                 if decoder.has_unread():
                     self.turns.wait(connection)
@@ -371,6 +487,7 @@ class Broker:
                 self._close_for_violation(connection, violation, now)
                 return
             # The standard obliges the receiver to continue.
+            self.counters.break_rule(violation.rule)
             connection.exchange.observe(CLIENT, packet, 0, [])
         try:
             self._handle(connection, packet, now)
@@ -382,7 +499,9 @@ class Broker:
         self, connection: Connection, violation: Violation, now: float
     ) -> None:
         """Close the connection, with a reason code if the version has a packet for it."""
-        self._log(f"{connection.label} broke a rule: {violation}")
+        line = f"{connection.label} broke a rule: {violation}"
+        self.log.problem(connection.log_source, line, now)
+        self.counters.break_rule(violation.rule)
         if connection.is_connected:
             reason = violation.rule.reason
             self._connections.disconnect(connection, reason, now, violation.rule.name)
@@ -393,6 +512,7 @@ class Broker:
             self._connections.send(connection, refuse_for_violation(pending, violation).connack)
         elif violation.packet_type == CONNECT and connection.exchange.phase == NEW:
             connection.write(answer_to_broken_connect(violation))
+        connection.close_reason = f"{violation.rule.name}: {violation.rule.sentence}"
         self._connections.drop(connection, now)
 
     # --- packets ----------------------------------------------------------------------------------
@@ -428,17 +548,20 @@ class Broker:
     def _publish(
         self, connection: Connection, state: SessionState, packet: Publish, now: float
     ) -> None:
-        self.counters.messages_received += 1
+        self.counters.received.add(packet.qos, messages=1, size=len(packet.payload))
         if packet.properties.present and connection.has_too_many_aliases():
             limit = f"maximum_alias_bytes is {connection.maximum_alias_bytes}"
             why = f"its topics with an alias take too many bytes: {limit}"
-            self._log(f"{connection.label} closed: {why}")
+            line = f"{connection.label} closed: {why}"
+            self.log.problem(connection.log_source, line, now)
             self._connections.disconnect(connection, QUOTA_EXCEEDED, now, why)
             return
         topic_name = connection.exchange.topic_name(CLIENT, packet)
-        check_levels(topic_name, self.settings.topic_levels)
+        check_levels(topic_name, connection.limits.topic_levels)
         # Before the session changes, so that the client may resend the message if this raises.
-        reason = self.router.authorize_publish(state.client_id, topic_name)
+        reason = self.router.access.publish(
+            state.identity, topic_name, qos=packet.qos, retain=packet.retain
+        )
         receipt = state.session.receive_publish(packet)
         if receipt is None:
             return
@@ -447,6 +570,8 @@ class Broker:
                 reason = QUOTA_EXCEEDED
         if reason == SUCCESS and not self._route(state, packet, topic_name, now):
             reason = NO_MATCHING_SUBSCRIBERS
+        if reason >= FAILURE:
+            self.counters.refuse_publish(reason)
         state.session.accept(receipt, reason)
         # Last, because it calls the authority: if that raises, the message is already accepted.
         if reason < FAILURE and self.hot_path is not None:
@@ -468,7 +593,7 @@ class Broker:
                 dup=packet.dup,
                 properties=packet.properties,
             )
-        has_subscribers = router.route(message, state.client_id, now, is_kept=is_kept)
+        has_subscribers = router.route(message, state, now, is_kept=is_kept)
         router.gate.await_routed_message(state)
         return has_subscribers
 
@@ -476,7 +601,7 @@ class Broker:
         self, connection: Connection, state: SessionState, packet: Subscribe, now: float
     ) -> None:
         for subscription in packet.subscriptions:
-            check_levels(subscription.topic_filter, self.settings.topic_levels)
+            check_levels(subscription.topic_filter, connection.limits.topic_levels)
         identifiers = packet.properties.subscription_identifiers
         identifier = identifiers[0] if identifiers else 0
         reasons: list[int] = []
@@ -500,7 +625,7 @@ class Broker:
         self, connection: Connection, state: SessionState, packet: Unsubscribe
     ) -> None:
         for topic_filter in packet.topic_filters:
-            check_levels(topic_filter, self.settings.topic_levels)
+            check_levels(topic_filter, connection.limits.topic_levels)
         reasons: list[int] = []
         for topic_filter in packet.topic_filters:
             existed = self.router.unsubscribe(state, topic_filter)
@@ -520,7 +645,8 @@ class Broker:
         if interval is not None:
             allowed = min(interval, self.settings.maximum_session_expiry)
             self._lifetimes.change_expiry(state, allowed)
-        self._log_connection(f"{connection.label} disconnected")
+        self.log.connection(connection.log_source, f"{connection.label} disconnected", now)
+        connection.close_reason = f"disconnected by the client, 0x{packet.reason:02x}"
         self._connections.drop(connection, now)
 
     # --- time -------------------------------------------------------------------------------------
@@ -537,92 +663,38 @@ class Broker:
             if connection.closing:
                 continue
             try:
-                self._check_silence(connection, now)
+                self._silence.check(connection, now)
             except Exception:
                 self._connections.close_failed(connection, format_exc(), now)
         # A failure of one of these must not prevent the others.
         try:
             self._connections.arrivals.sweep(now)
         except Exception:
-            self._log(f"the sweep of incomplete packets failed: {format_exc()}")
+            self.log.fault(f"the sweep of incomplete packets failed: {format_exc()}")
+        self.rate_limits.sweep(now)
+        self.log.flush(now)
+        self._revocation.flush_log(now)
         try:
             if self.memory.is_short:
                 self._lifetimes.free_memory(self.memory.limit // 20, now)
         except Exception:
-            self._log(f"freeing memory failed: {format_exc()}")
+            self.log.fault(f"freeing memory failed: {format_exc()}")
         try:
-            self.router.retained.sweep(now, _CHECKED_RETAINED)
+            self.router.retained.sweep(now)
         except Exception:
-            self._log(f"the sweep of retained messages failed: {format_exc()}")
+            self.log.fault(f"the sweep of retained messages failed: {format_exc()}")
         try:
             self._report(now)
         except Exception:
-            self._log(f"the report under $SYS failed: {format_exc()}")
+            self.log.fault(f"the report under $SYS failed: {format_exc()}")
         self.replays.retry()
         self._lifetimes.sweep(now)
 
-    def _check_silence(self, connection: Connection, now: float) -> None:
-        """Close a connection that did not connect in time, or has been silent for too long.
-
-        Also close one whose answers have waited too long because the disk is full.
-        """
-        if self.store_pressure.has_timed_out(connection, now):
-            self._log(f"{connection.label} closed: its acknowledgements wait for space on the disk")
-            self._connections.disconnect(connection, QUOTA_EXCEEDED, now, DISK_FULL)
-        elif connection.paused_by_store or connection.awaits_turn:
-            return
-        elif connection.paused_by_reader or connection.was_paused_by_reader:
-            # A paused client is not silent.
-            connection.was_paused_by_reader = False
-            connection.last_packet_at = now
-        elif not connection.is_connected:
-            if now - connection.opened_at >= self.settings.connect_timeout:
-                self._log(f"{connection.label} closed: not connected within connect_timeout")
-                self._connections.drop(connection, now)
-        # [MQTT-3.1.2-22] one and a half times the interval
-        elif connection.keep_alive:
-            if now - connection.last_packet_at >= connection.keep_alive * 1.5:
-                self._log(f"{connection.label} closed: keep alive timeout")
-                self._connections.disconnect(connection, KEEP_ALIVE_TIMEOUT, now)
-
     def _report(self, now: float) -> None:
         """Publish the topics under $SYS, once per `sys_interval`."""
+        self._snapshots.sweep(now)
         interval = self.settings.sys_interval
         if interval and now >= self._report_due:
             self._report_due = now + interval
-            router = self.router
-            states = router.sessions.values()
-            report = sys_topics(
-                self.counters,
-                uptime=now - self._started_at,
-                connected=sum(1 for state in states if state.connection),
-                sessions=len(states),
-                subscriptions=sum(state.subscriptions for state in states),
-                retained=len(router.retained),
-                dropped=router.dropped,
-            )
-            for topic_name, value in report:
-                router.route(Message(topic_name, value.encode(), retain=True), "", now)
-
-
-def _new_router(
-    settings: BrokerSettings,
-    authority: Authority,
-    store: Store,
-    streams: Streams,
-    memory: Memory,
-) -> Router:
-    return Router(
-        authority,
-        store,
-        streams,
-        memory,
-        maximum_subscriptions=settings.maximum_subscriptions,
-        maximum_client_subscription_bytes=settings.maximum_client_subscription_bytes,
-        maximum_subscription_bytes=settings.maximum_subscription_bytes,
-        maximum_queued=settings.maximum_queued_messages,
-        maximum_queued_bytes=settings.maximum_queued_bytes,
-        maximum_outgoing=settings.maximum_outgoing_bytes,
-        maximum_retained=settings.maximum_retained,
-        maximum_retained_bytes=settings.maximum_retained_bytes,
-    )
+            for topic_name, value in self._sys_topics.report(self.snapshot(now), now):
+                self.router.route(Message(topic_name, value.encode(), retain=True), None, now)

@@ -44,8 +44,8 @@ class CommitGate:
     | received a message that is kept: in a stream, as retained  | its publisher (PUBACK, PUBREC)|
     | message, in the queue of a durable session, or with a QoS 2| and all that receive it at    |
     | identifier of a durable session                            | QoS 1 or 2                    |
-    | handed over a message of a durable session that left a     | the session that receives it  |
-    | shared subscription                                        | at QoS 1 or 2                 |
+    | handed over a message of a shared subscription, from a     | the session that receives it  |
+    | session that is durable or itself awaits a commit          | at QoS 1 or 2                 |
     | sent a retained message at QoS 1 or 2, which may itself not| its session (PUBLISH)         |
     | be committed yet                                           |                               |
     | replayed a stream to a durable session                     | its session (PUBLISH)         |
@@ -120,6 +120,16 @@ class CommitGate:
         """Start routing a message. `is_kept`: a stream, or a stored identifier, keeps it."""
         self.message_is_kept = is_kept
         self._receivers = []
+
+    def begin_handover(self, state: SessionState) -> None:
+        """Start routing a message that leaves this session for another one.
+
+        Until the next commit, the store may have it in the queue of this session. If the session is
+        in memory, the commit of the message itself may not be done.
+        """
+        self.begin_message(
+            is_kept=state.is_durable or state.awaits_commit or state.awaited_commit > self.committed
+        )
 
     def keep_message(self) -> None:
         """The store keeps the message as a retained message."""
@@ -201,8 +211,9 @@ class CommitGate:
         """The store has written this commit."""
         self.committed = commit.number
         for store_id in commit.ended:
-            client_id = self._ending_clients.pop(store_id, None)
-            if client_id is not None and self._ending.get(client_id) == store_id:
+            client_id = self._ending_clients.pop(store_id)
+            # A newer session of the same client may have ended meanwhile.
+            if self._ending[client_id] == store_id:
                 del self._ending[client_id]
 
     def release_packets(self, connection: Connection) -> None:

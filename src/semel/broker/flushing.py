@@ -9,16 +9,18 @@ from collections.abc import Callable
 from traceback import format_exc
 from typing import Final, final
 
+from semel.broker.broker_log import BrokerLog, source_of
 from semel.broker.connection import Connection
 from semel.broker.connections import Connections
+from semel.broker.counters import BrokerCounters
 from semel.broker.faults import fault_report
 from semel.broker.lifetimes import Lifetimes
 from semel.broker.replay import Replays
 from semel.broker.router import Router
 from semel.broker.session_state import SessionState, client_label
 from semel.broker.settings import BrokerSettings
-from semel.broker.sys_topics import BrokerCounters
 from semel.broker.turns import SEARCH_WORK, SEND_SHARE, TICK_MESSAGES, TURN_WORK
+from semel.broker.withholding import Withholding
 from semel.mqtt.packet_types import PUBLISH
 from semel.mqtt.packets.publish import Publish
 from semel.mqtt.session import Outgoing
@@ -33,13 +35,16 @@ class Flushing:
     # Why a commit could not be passed to the store; "": none failed. After a failure the broker
     # must be stopped.
     store_failure: str
-    _settings: Final[BrokerSettings]
+    # At this many unread bytes a connection is closed. Messages stop at `maximum_outgoing_bytes`:
+    # only answers can reach twice as much.
+    _maximum_unread: Final[int]
     _connections: Final[Connections]
     _router: Final[Router]
     _replays: Final[Replays]
     _lifetimes: Final[Lifetimes]
+    _withholding: Final[Withholding]
     _counters: Final[BrokerCounters]
-    _log: Final[Callable[[str], None]]
+    _log: Final[BrokerLog]
     _wall: Final[Callable[[], float]]
     # Sessions whose next deliveries are in commits that the store has not written yet.
     _awaiting_refill: list[SessionState]
@@ -58,18 +63,18 @@ class Flushing:
         router: Router,
         replays: Replays,
         lifetimes: Lifetimes,
-        counters: BrokerCounters,
         *,
-        log: Callable[[str], None],
+        log: BrokerLog,
         wall: Callable[[], float],
     ) -> None:
         self.store_failure = ""
-        self._settings = settings
+        self._maximum_unread = 2 * settings.maximum_outgoing_bytes
         self._connections = connections
         self._router = router
         self._replays = replays
         self._lifetimes = lifetimes
-        self._counters = counters
+        self._withholding = Withholding(router, connections)
+        self._counters = router.counters
         self._log = log
         self._wall = wall
         self._awaiting_refill = []
@@ -81,8 +86,10 @@ class Flushing:
     def close_faulty(self, now: float) -> None:
         """Close the connections for which the authority or the store failed in this tick."""
         router = self._router
-        faults = router.faults
-        router.faults = {}
+        if not router.access.faults and not router.unreadable:
+            return
+        faults = router.access.faults
+        router.access.faults = {}
         for client_id, problem in faults.items():
             owner = router.sessions.get(client_id)
             number = 0 if owner is None else owner.connection
@@ -105,6 +112,9 @@ class Flushing:
         self._send_left = TICK_MESSAGES
         self._lifetimes.work = 0
         self._serve_all(changed, now)
+        if self._withholding.is_due():
+            self._withholding.check_tick(now)
+        self._take_handed_over(changed, now)
         self._mark_unfinished()
         expired = router.retained.expired
         router.retained.expired = []
@@ -115,24 +125,28 @@ class Flushing:
             # A newer message of the topic may already be in the commit.
             if router.retained.get(topic_name) is None:
                 commit.retained.append((topic_name, None))
-        leaving = self._split_packets(commit, now)
-        number = router.gate.end_tick(changed)
+        leaving = self._connections.send_queue.split(commit)
+        commit.number = router.gate.end_tick(changed)
         router.commit = Commit()
         router.unwritten_bytes = 0
-        self._send(leaving, now)
-        if commit.packets or not commit.is_empty():
-            commit.number = number
+        is_written = bool(commit.packets) or not commit.is_empty()
+        if is_written:
+            # From here on, a session that ends with a failed connection hands over its messages of
+            # this tick, too; what that changes is in the next commit.
             commit.at = self._wall()
+            router.uncommitted.append(commit)
+        self._close_unsplit(now)
+        self._send(leaving, now)
+        if is_written:
             self._write(commit, now)
 
-    def _split_packets(self, commit: Commit, now: float) -> list[tuple[int, list[Outgoing]]]:
-        """Put packets that await the commit into it. Returns the others."""
+    def _close_unsplit(self, now: float) -> None:
+        """Close the connections whose packets could not be split."""
         send_queue = self._connections.send_queue
-        leaving = send_queue.split(commit)
-        for connection, problem in send_queue.failed:
-            self._connections.close_failed(connection, problem, now)
+        failed = send_queue.failed
         send_queue.failed = []
-        return leaving
+        for connection, problem in failed:
+            self._connections.close_failed(connection, problem, now)
 
     def _serve_all(self, states: list[SessionState], now: float) -> None:
         """Let each session send what it can. A failure closes the connection of one session."""
@@ -159,10 +173,31 @@ class Flushing:
         try:
             self._take_changes(state)
         except Exception:
-            self._log(f"changes of {client} in this tick are lost: {format_exc()}")
+            line = f"changes of {client} in this tick are lost: {format_exc()}"
+            self._log.problem(source_of(state.identity), line, now)
+
+    def _take_handed_over(self, changed: list[SessionState], now: float) -> None:
+        """Add messages to the commit that sessions got from others while those were served.
+
+        Otherwise a crash could find such a message deleted from one queue, and not yet in another.
+        """
+        dirty = self._router.dirty
+        at = 0
+        # A session that fails here may hand over its own messages.
+        while at < len(dirty):
+            state = dirty[at]
+            at += 1
+            if not state.has_ended:
+                changed.append(state)
+                try:
+                    self._take_packets(state)
+                except Exception:
+                    self._close_unserved(state, format_exc(), now)
 
     def _mark_unfinished(self) -> None:
         """Continue in the next tick, beginning with the sessions that got no share of this one."""
+        if not self._unserved and not self._unfinished:
+            return
         router = self._router
         marked = router.dirty
         router.dirty = []
@@ -177,7 +212,9 @@ class Flushing:
     def _poll(self, state: SessionState, now: float) -> None:
         session = state.session
         share = SEND_SHARE if self._send_left > 0 else 1
-        session.poll(now, share)
+        given_up = session.poll(now, share)
+        if given_up:
+            self._counters.drops.add_given_up(given_up, now)
         if session.backlog.missing():
             self._refill(state, now)
         self._send_left -= share - session.poll_left
@@ -187,9 +224,7 @@ class Flushing:
             self._send_retained(state, now)
         if state.cursors is not None:
             self._replays.send(state, now)
-        packets = self._take_changes(state)
-        if packets and state.connection:
-            self._connections.send_queue.add(state.connection, packets)
+        self._take_packets(state)
 
     def _send_retained(self, state: SessionState, now: float) -> None:
         """Send retained messages to a new subscriber, within its share of the tick's searches."""
@@ -206,11 +241,17 @@ class Flushing:
         while session.connected and session.backlog.missing() and session.poll_left:
             # Reading a delivery costs as much as sending it.
             self._send_left -= session.backlog.missing()
-            if not self._router.refill(state):
+            if not self._router.refill(state, now):
                 if not state.damage:
                     self._awaiting_refill.append(state)
                 return
-            session.poll(now, session.poll_left)
+            self._counters.drops.add_given_up(session.poll(now, session.poll_left), now)
+
+    def _take_packets(self, state: SessionState) -> None:
+        """Add the changes of a session to the commit, and its packets to those of this tick."""
+        packets = self._take_changes(state)
+        if packets and state.connection:
+            self._connections.send_queue.add(state.connection, packets)
 
     def _take_changes(self, state: SessionState) -> list[Outgoing]:
         """Add the durable changes of a session to the commit. Returns its packets."""
@@ -230,14 +271,14 @@ class Flushing:
                 # The rows of this commit are lost, but their numbers are assigned. So nothing more
                 # is written or acknowledged, and the owner must stop the broker.
                 self.store_failure = fault_report(problem)
-                self._log(f"the store failed: {self.store_failure}")
+                self._log.fault(f"the store failed: {self.store_failure}")
+        if self.store_failure or is_committed:
+            self._router.uncommitted.pop()
         if self.store_failure:
             for number, _ in commit.packets:
                 self._connections.drop(self._connections.by_number[number], now)
         elif is_committed:
             self.committed(commit, now)
-        else:
-            self._router.uncommitted.append(commit)
 
     def committed(self, commit: Commit, now: float) -> None:
         """The store has written this commit: send the packets that awaited it."""
@@ -248,6 +289,8 @@ class Flushing:
         if self._router.uncommitted and self._router.uncommitted[0] is commit:
             del self._router.uncommitted[0]
         self._replays.recorded(commit)
+        if self._withholding.is_due():
+            self._withholding.check_commit(commit, now)
         leaving: list[tuple[int, list[Outgoing]]] = []
         for number, packets in commit.packets:
             connection = self._connections.by_number.get(number)
@@ -259,8 +302,7 @@ class Flushing:
 
     def _send(self, leaving: list[tuple[int, list[Outgoing]]], now: float) -> None:
         """Encode packets into the output of their connections."""
-        # Messages stop at `maximum_outgoing_bytes`: only unread answers can reach twice as much.
-        bound = 2 * self._settings.maximum_outgoing_bytes
+        bound = self._maximum_unread
         for number, packets in leaving:
             connection = self._connections.by_number.get(number)
             if connection is None or connection.is_muted:
@@ -271,14 +313,18 @@ class Flushing:
             except Violation as violation:
                 # The packet exceeds the client's Maximum Packet Size, or this is a bug.
                 connection.is_muted = True
-                self._log(f"{connection.label} closed: a packet cannot be sent: {violation}")
+                line = f"{connection.label} closed: a packet cannot be sent: {violation}"
+                self._log.problem(connection.log_source, line, now)
+                connection.close_reason = "a packet cannot be sent"
                 self._connections.drop(connection, now)
             except Exception:
                 connection.is_muted = True
                 self._connections.close_failed(connection, format_exc(), now)
             if connection.unsent and connection.unsent + connection.outgoing_size >= bound:
                 connection.is_muted = True
-                self._log(f"{connection.label} closed: it reads too slowly")
+                line = f"{connection.label} closed: it reads too slowly"
+                self._log.problem(connection.log_source, line, now)
+                connection.close_reason = "it reads too slowly"
                 connection.outgoing = []
                 connection.abort_on_close = True
                 self._connections.drop(connection, now)
@@ -294,4 +340,6 @@ class Flushing:
                 connection.send(packet)
                 counters.packets_sent += 1
                 if isinstance(packet, Publish):
-                    counters.messages_sent += 1
+                    counters.sent.add(packet.qos, messages=1, size=len(packet.payload))
+                    if connection.state is not None:
+                        connection.state.messages_sent += 1

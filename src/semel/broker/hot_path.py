@@ -15,13 +15,13 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from semel.broker.authority import Authority
+from semel.broker.access_control import AccessControl
 from semel.broker.connection import Connection
+from semel.broker.counters import BrokerCounters
 from semel.broker.durability import CommitGate
 from semel.broker.router import Router, queued_bytes
 from semel.broker.routes import PLAIN, Route, Routes
 from semel.broker.session_state import SessionState
-from semel.broker.sys_topics import BrokerCounters
 from semel.broker.turns import (
     COPY_SHIFT,
     HOT_DELIVERY_WORK,
@@ -116,35 +116,35 @@ class HotPath:
     # How many packets were processed here.
     taken: int
     _router: Final[Router]
-    _authority: Final[Authority]
+    _access: Final[AccessControl]
     _gate: Final[CommitGate]
     _counters: Final[BrokerCounters]
     _run: Final[Run]
     _parts: Final[PublishParts]
 
-    def __init__(self, router: Router, counters: BrokerCounters, route_cache: int) -> None:
+    def __init__(self, router: Router, route_cache: int) -> None:
         self.routes = Routes(
             router.subscriptions,
-            router.authority,
-            router.may_receive,
+            router.access,
             router.sessions,
             router.streams,
             route_cache,
+            copies_for_each=router.copies_for_each,
         )
         self.taken = 0
         self._router = router
-        self._authority = router.authority
+        self._access = router.access
         self._gate = router.gate
-        self._counters = counters
+        self._counters = router.counters
         self._run = Run()
         self._parts = PublishParts()
 
     def learn(self, state: SessionState, packet: Publish) -> None:
         """Cache the route of a message that the plain path has just routed."""
-        if packet.topic_name and not packet.properties.present:
-            rights = self._authority.rights(state.client_id)
-            router = self._router
-            self.routes.learn(packet.topic_name, router.matches, rights, router.faults)
+        if packet.topic_name and not packet.properties.present and not packet.retain:
+            rights = self._access.rights(state)
+            matches = self._router.matches
+            self.routes.learn(packet.topic_name, matches, rights=rights, qos=packet.qos)
 
     def take(self, connection: Connection, state: SessionState, now: float, turn_work: int) -> None:
         """Process packets from the decoder's position, up to the first one that is not ordinary, or
@@ -159,11 +159,11 @@ class HotPath:
         properties: i64 = 1 if connection.exchange.version == MQTT5 else 0
         routes = self.routes
         routes.refresh()
-        rights = self._authority.rights(state.client_id)
+        rights = self._access.rights(state)
+        levels = connection.limits.topic_levels
         run = self._run
         run.clear()
         packets: i64 = 0
-        messages: i64 = 0
         # The work for packets is added at the end; the work for deliveries where they are made.
         share: i64 = turn_work - router.work
         while at + 4 <= available and packets < share:
@@ -198,7 +198,8 @@ class HotPath:
             if payload > end or (properties and data[payload - 1] != 0):
                 break
             route = routes.find(data[topic:after_topic])
-            if route is None or not route.allows(rights):
+            # Another listener, on which it was published, may allow more levels.
+            if route is None or route.levels > levels or not route.allows(rights, qos):
                 break
             if qos:
                 self._end_run(state, data, at, now)
@@ -223,7 +224,6 @@ class HotPath:
                 run.add(end - at, end - payload)
             at = end
             packets += 1
-            messages += 1
         self._end_run(state, data, at, now)
         router.work += packets * HOT_PACKET_WORK
         if packets:
@@ -231,7 +231,6 @@ class HotPath:
             connection.last_packet_at = now
             self.taken += packets
             self._counters.packets_received += packets
-            self._counters.messages_received += messages
             self._router.mark_dirty(state)
 
     def _answer(
@@ -275,6 +274,7 @@ class HotPath:
                     and session.room > size
                 ):
                     session.append(piece, size)
+                    state.messages_sent += run.count
                     self._router.mark_dirty(state)
                     self._router.check_behind(state)
                     sent += 1
@@ -283,7 +283,8 @@ class HotPath:
                 else:
                     plain.add(state.client_id)
         counters = self._counters
-        counters.messages_sent += sent * run.count
+        counters.received.add(0, messages=run.count, size=run.payload)
+        counters.sent.add(0, messages=sent * run.count, size=sent * run.payload)
         counters.packets_sent += sent * run.count
         self._router.work += sent * (HOT_DELIVERY_WORK + (len(piece) >> COPY_SHIFT))
         if plain is not None:
@@ -299,7 +300,7 @@ class HotPath:
             packet, at = decoded
             assert isinstance(packet, Publish)
             message = received_message(packet, route.topic_name, now)
-            self._router.route(message, publisher.client_id, now, only=only)
+            self._router.route(message, publisher, now, only=only)
 
     def _publish(
         self,
@@ -342,6 +343,7 @@ class HotPath:
                 if state.is_durable:
                     is_kept = True
                     self._router.unwritten_bytes += queued_bytes(message)
+                state.messages_sent += 1
                 sent += 1
             elif plain is None:
                 plain = {state.client_id}
@@ -349,15 +351,15 @@ class HotPath:
                 plain.add(state.client_id)
         reason = SUCCESS
         if plain is not None:
-            matched = self._router.route(
-                message, publisher.client_id, now, only=plain, is_kept=is_kept
-            )
+            matched = self._router.route(message, publisher, now, only=plain, is_kept=is_kept)
             is_kept = self._gate.message_is_kept
             if not matched and not sent:
                 reason = NO_MATCHING_SUBSCRIBERS
         elif not sent:
             reason = NO_MATCHING_SUBSCRIBERS
-        self._counters.messages_sent += sent
+        size = len(parts.payload)
+        self._counters.received.add(qos, messages=1, size=size)
+        self._counters.sent.add(qos, messages=sent, size=sent * size)
         self._counters.packets_sent += sent
         self._router.work += HOT_PUBLISH_WORK + sent * HOT_DELIVERY_WORK
         if is_kept:

@@ -8,13 +8,14 @@ When a broker starts, the connections of all restored sessions count as lost at 
 of wills and expiry intervals start then, unless they were already running.
 """
 
-from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from math import inf
 from traceback import format_exc
 from typing import Final, final
 
+from semel.broker.broker_log import BrokerLog, source_of
 from semel.broker.durability import CommitGate
+from semel.broker.identity import Identity, decode_identity
 from semel.broker.router import Router
 from semel.broker.session_shares import SessionShares
 from semel.broker.session_state import SessionState, client_label
@@ -48,7 +49,7 @@ class Lifetimes:
 
     _router: Final[Router]
     _gate: Final[CommitGate]
-    _log: Final[Callable[[str], None]]
+    _log: Final[BrokerLog]
     _window: Final[int]
     _maximum_sessions: Final[int]
     _maximum_expiry: Final[int]
@@ -66,7 +67,7 @@ class Lifetimes:
     def __init__(
         self,
         router: Router,
-        log: Callable[[str], None],
+        log: BrokerLog,
         window: int,
         *,
         maximum_sessions: int,
@@ -79,8 +80,8 @@ class Lifetimes:
         self._maximum_sessions = maximum_sessions
         self._maximum_expiry = maximum_expiry
         self.shares = SessionShares(router.sessions)
-        self._discarded = ThrottledLog(log)
-        self._short = ThrottledLog(log)
+        self._discarded = ThrottledLog(log.fault)
+        self._short = ThrottledLog(log.fault)
         self._next_number = 1
         self._checks = []
         self.work = 0
@@ -94,15 +95,14 @@ class Lifetimes:
         self._next_number = saved.next_session
         by_number: dict[int, SessionState] = {}
         for each in sorted(saved.sessions, key=_left_at):
-            # The limit may have been lowered since the session began.
+            # The limit may have been lowered since the session began. With 0, the session has ended
+            # with its connection: `check` ends it below, when other sessions can get its messages.
             expiry_interval = min(each.expiry_interval, self._maximum_expiry)
-            if not expiry_interval:
-                # The session ended with its connection.
-                router.commit.ended.append(each.store_id)
-                continue
-            state = SessionState(each.client_id, Session(), expiry_interval)
+            was_cut = expiry_interval != each.expiry_interval
+            state = SessionState(Identity(each.client_id), Session(), expiry_interval)
             state.store_id = each.store_id
-            if expiry_interval != each.expiry_interval:
+            self._restore_owner(state, each.identity)
+            if was_cut and expiry_interval:
                 self._store_session(state)
             self._narrow_window(state)
             state.needs_load = True
@@ -113,9 +113,9 @@ class Lifetimes:
                 each.first_waiting,
                 each.next_expiry,
                 each.last_delivery,
+                has_shared=each.has_shared,
             )
             ends_at = each.ends_at
-            was_cut = expiry_interval != each.expiry_interval
             if was_cut and ends_at is not None and ends_at > now + expiry_interval:
                 # Apply the lower limit from now on. It must not extend a session.
                 ends_at = None
@@ -128,11 +128,12 @@ class Lifetimes:
             owner = by_number.get(number)
             if owner is not None:
                 owner.subscriptions += 1
+                router.subscription_shares.count(owner, 1)
                 owner.subscription_bytes += subscription_cost(subscription.topic_filter)
                 router.subscriptions.subscribe(owner.client_id, subscription, identifier)
         for message in saved.retained:
             if not router.retained.put(message.topic_name, message):
-                self._log(f"retained message of {message.topic_name!a} not restored: no room")
+                self._log.fault(f"retained message of {message.topic_name!a} not restored: no room")
         for kept in saved.wills:
             self._restore_will(kept, now)
         for state in by_number.values():
@@ -143,8 +144,9 @@ class Lifetimes:
     def _restore_will(self, kept: RestoredWill, now: float) -> None:
         state = self._router.sessions.get(kept.client_id)
         if state is None:
-            state = SessionState(kept.client_id, Session(), 0)
-        state.user_name = kept.user_name
+            state = SessionState(Identity(kept.client_id), Session(), 0)
+        # The will and the session were last written by the same CONNECT.
+        self._restore_owner(state, kept.identity)
         state.will = kept.will
         state.has_stored_will = True
         if kept.due_at is None:
@@ -155,6 +157,15 @@ class Lifetimes:
             state.will_due = kept.due_at if ends_at is None else min(kept.due_at, ends_at)
         if not state.is_durable:
             self._publish_will(state, now)
+
+    def _restore_owner(self, state: SessionState, text: str) -> None:
+        """Restore the owner of a session or will. A store of an older format does not know it."""
+        if text:
+            try:
+                state.set_owner(decode_identity(state.client_id, text))
+                self._router.subscription_shares.set_owner(state)
+            except (ValueError, RecursionError) as problem:
+                self._log.fault(f"owner of {state.label} unknown: its stored identity: {problem}")
 
     def _widen_window(self, state: SessionState) -> None:
         """Keep more of a durable session's queue in memory, because it is needed soon."""
@@ -182,7 +193,7 @@ class Lifetimes:
                 # A damaged session must not prevent the new client from connecting.
                 self.shares.keep(state)
                 name = client_label(state.client_id)
-                self._log(f"session of {name} cannot be discarded: {format_exc()}")
+                self._log.fault(f"session of {name} cannot be discarded: {format_exc()}")
                 continue
             count -= 1
             self._discarded.log(
@@ -215,7 +226,12 @@ class Lifetimes:
             )
 
     def begin(
-        self, state: SessionState, expiry_interval: int, will: Will | None, *, address: str
+        self,
+        state: SessionState,
+        expiry_interval: int,
+        will: Will | None,
+        *,
+        address: str,
     ) -> None:
         """Attach the session to a connection from this address, on these terms."""
         self.shares.connected(state, address)
@@ -234,6 +250,12 @@ class Lifetimes:
         if will is not None:
             self._gate.accept_will(state)
 
+    def store_owner(self, state: SessionState) -> None:
+        """Store the owner of the session and of its will, because it has changed."""
+        self._store_session(state)
+        if state.will is not None:
+            self._store_will(state)
+
     # --- end --------------------------------------------------------------------------------------
 
     def change_expiry(self, state: SessionState, expiry_interval: int) -> None:
@@ -251,7 +273,7 @@ class Lifetimes:
         before = self._router.work
         self.shares.left(state)
         state.session.disconnect(now, state.expiry_interval)
-        self._router.subscriptions.set_connected(state.client_id, False)
+        self._router.subscriptions.set_connected(state.client_id, is_connected=False)
         self._narrow_window(state)
         self._router.mark_dirty(state)
         if state.will is not None:
@@ -289,7 +311,7 @@ class Lifetimes:
                 except Exception:
                     # Other sessions still have to be checked.
                     name = client_label(client_id)
-                    self._log(f"check of session {name} failed: {format_exc()}")
+                    self._log.fault(f"check of session {name} failed: {format_exc()}")
                     state.next_check = now + _RETRY_SECONDS
                     heappush(self._checks, (state.next_check, client_id))
             self.work += self._router.work - before
@@ -301,6 +323,8 @@ class Lifetimes:
         if state.will_due is not None and now >= state.will_due:
             self._publish_will(state, now)
         if state.session.is_over(now):
+            if state.expiry_interval:
+                self._router.counters.sessions_expired += 1
             self.end(state, now)
             return
         due = state.session.ends_at if state.will_due is None else state.will_due
@@ -347,23 +371,30 @@ class Lifetimes:
         self._store_will(state)
         router = self._router
         try:
-            if router.authorize_publish(state.client_id, will.topic_name) == SUCCESS:
+            reason = router.access.publish(
+                state.identity, will.topic_name, qos=will.qos, retain=will.retain
+            )
+            if reason == SUCCESS:
                 message = _will_message(will, now)
                 streams = router.streams.of(will.topic_name)
                 if streams:
                     properties = _message_properties(will)
                     router.record(streams, message, state, properties=properties)
-                router.route(message, state.client_id, now, is_kept=self._gate.has_store)
+                router.route(message, state, now, is_kept=self._gate.has_store)
+            else:
+                router.counters.refuse_publish(reason)
         except Exception:
             # Caught here, because the connection that is being served may be another one.
-            self._log(f"will of {client_label(state.client_id)} lost: {format_exc()}")
+            line = f"will of {client_label(state.client_id)} lost: {format_exc()}"
+            self._log.problem(source_of(state.identity), line, now)
 
     # --- the store --------------------------------------------------------------------------------
 
     def _store_session(self, state: SessionState) -> None:
         """Store the session if it is durable."""
         if self._gate.await_if_durable(state):
-            kept = (state.store_id, state.client_id, state.expiry_interval)
+            interval = state.expiry_interval
+            kept = (state.store_id, state.client_id, interval, state.stored_owner)
             self._router.commit.sessions.append(kept)
 
     def _store_will(self, state: SessionState) -> None:
@@ -371,7 +402,7 @@ class Lifetimes:
         will = state.will
         if self._gate.has_store and (will is not None or state.has_stored_will):
             state.has_stored_will = will is not None
-            kept = (state.client_id, state.user_name, will, state.will_due)
+            kept = (state.client_id, state.stored_owner, will, state.will_due)
             self._router.commit.wills.append(kept)
 
 

@@ -38,13 +38,20 @@ class Memory:
 
     limit: int
     is_short: bool
+    # The resident bytes of the process when they were last measured, and the most so far.
+    resident: int
+    most_resident: int
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.is_short = False
+        self.resident = 0
+        self.most_resident = 0
 
     def update(self, resident: int) -> bool:
         """Update from the resident bytes of the process. Returns whether `is_short` changed."""
+        self.resident = resident
+        self.most_resident = max(self.most_resident, resident)
         was_short = self.is_short
         if resident > self.limit:
             self.is_short = True

@@ -87,6 +87,11 @@ class Pressure:
             for waiting in self._paused_by.values():
                 waiting.discard(publisher.number)
 
+    @property
+    def paused(self) -> int:
+        """The number of paused connections."""
+        return len(self._paused)
+
     def is_idle(self) -> bool:
         """Whether no publisher is paused."""
         return not self._paused

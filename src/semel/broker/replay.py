@@ -27,11 +27,12 @@ shared subscription to a stream. Each of several overlapping subscriptions gets 
 has its own position. No Local and Retain As Published have no effect.
 """
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from traceback import format_exc
 from typing import Final, final
 
+from semel.broker.broker_log import BrokerLog, source_of
+from semel.broker.counters import TOO_LARGE, TOPIC_TOO_LONG
 from semel.broker.cursors import STREAM_TOPICS, Cursor, Cursors
 from semel.broker.router import Router
 from semel.broker.send_queue import SendQueue
@@ -193,7 +194,7 @@ class Replays:
 
     _router: Final[Router]
     _send_queue: Final[SendQueue]
-    _log: Final[Callable[[str], None]]
+    _log: Final[BrokerLog]
     # By stream and client identifier: sessions with a cursor at the end of the record, and sessions
     # whose next records are being read.
     _at_end: Final[dict[int, dict[str, SessionState]]]
@@ -206,7 +207,7 @@ class Replays:
         self,
         router: Router,
         send_queue: SendQueue,
-        log: Callable[[str], None],
+        log: BrokerLog,
     ) -> None:
         self._router = router
         self._send_queue = send_queue
@@ -247,7 +248,7 @@ class Replays:
                 self._router.commit.cursors.append((number, topic_filter, stream.last_seq))
             cursor.restore(kept[(number, topic_filter)])
         for name in sorted(unknown):
-            self._log(f"stream {quoted(name)} is no longer configured: its subscribers wait")
+            self._log.fault(f"stream {quoted(name)} is no longer configured: its subscribers wait")
 
     def subscribe(
         self,
@@ -263,9 +264,10 @@ class Replays:
         """
         router = self._router
         topic_filter = subscription.topic_filter
-        refused = router.authority.subscribe(state.client_id, topic_filter)
-        if refused:
-            return refused
+        allowed = router.allowed_subscription(state, subscription)
+        if isinstance(allowed, int):
+            return allowed
+        subscription = allowed
         if state.session.version != MQTT5:
             return FAILURE
         if not topic_filter.startswith(STREAM_TOPICS):
@@ -397,7 +399,7 @@ class Replays:
             self._take_turns(state, cursors, now)
         except Exception:
             # The failure closes the connection of this client only.
-            self._router.faults.setdefault(state.client_id, format_exc())
+            self._router.access.faults.setdefault(state.client_id, format_exc())
             self._router.mark_dirty(state)
         self._store_positions(state, cursors)
 
@@ -420,7 +422,7 @@ class Replays:
     def _step(self, state: SessionState, cursors: Cursors, cursor: Cursor, now: float) -> bool:
         """Process one record. Returns False if there is none now, or it cannot be sent now."""
         try:
-            record = None if now < cursor.retry_at else self._next(state, cursors, cursor)
+            record = None if now < cursor.retry_at else self._next(state, cursors, cursor, now)
         except Unusable as problem:
             # The client and its other subscriptions continue.
             record = None
@@ -438,9 +440,9 @@ class Replays:
             if not self._can_send(state, cursors, qos):
                 cursor.shrink()
                 return False
-            if self._router.may_receive(state.client_id, record.topic_name):
+            if self._router.access.receive(state, record.topic_name):
                 self._send_record(state, cursors, cursor, record, qos, now)
-            elif state.client_id in self._router.faults:
+            elif state.client_id in self._router.access.faults:
                 # The authority failed: the connection will be closed, and the next one retries.
                 self._router.mark_dirty(state)
                 return False
@@ -448,7 +450,7 @@ class Replays:
         return True
 
     def _next(
-        self, state: SessionState, cursors: Cursors, cursor: Cursor
+        self, state: SessionState, cursors: Cursors, cursor: Cursor, now: float
     ) -> RecordedMessage | None:
         record = cursor.record()
         if record is not None:
@@ -475,16 +477,19 @@ class Replays:
         missed = cursor.missed_last
         cursor.put(records)
         if cursor.missed_last != missed:
-            self._log(
+            line = (
                 f"{client_label(state.client_id)} missed messages of stream {stream.name}, which"
                 f" are no longer kept: {cursor.missed_first} to {cursor.missed_last}"
             )
+            self._log.problem(source_of(state.identity), line, now)
         return cursor.record()
 
     def _log_damage(self, stream: Stream, problem: Unusable, now: float) -> None:
         if now >= self._quiet_until.get(stream.id, now):
             self._quiet_until[stream.id] = now + _RETRY_SECONDS
-            self._log(f"stream {stream.name} cannot be replayed now and will be retried: {problem}")
+            self._log.fault(
+                f"stream {stream.name} cannot be replayed now and will be retried: {problem}"
+            )
 
     def _can_send(self, state: SessionState, cursors: Cursors, qos: int) -> bool:
         """Whether the session can send a message at once, and its client has caught up."""
@@ -507,13 +512,15 @@ class Replays:
     ) -> None:
         message = replayed(record, cursor, qos)
         if message is None:
-            self._router.dropped += 1
+            self._router.counters.drops.add(TOPIC_TOO_LONG)
             return
         session = state.session
+        too_large = session.too_large
         session.send(message, now)
+        self._router.counters.drops.add(TOO_LARGE, session.too_large - too_large)
         if not session.backlog.is_empty():
             # [MQTT-3.1.2-25] it exceeds the client's Maximum Packet Size: `poll` drops it
-            session.poll(now)
+            self._router.counters.drops.add_given_up(session.poll(now), now)
         cursor.missed_first = cursor.missed_last = 0
         cursors.sent = True
         if not qos:

@@ -20,6 +20,7 @@ from collections import OrderedDict
 from itertools import islice
 from typing import Final, final
 
+from semel.broker.retained_shares import NOBODY, RetainedShares
 from semel.mqtt.message import Message
 from semel.mqtt.topics import has_wildcard
 
@@ -27,6 +28,9 @@ from semel.mqtt.topics import has_wildcard
 # tree. Measured, see tests/broker/test_retained.py.
 RETAINED_BYTES: Final = 400
 LEVEL_BYTES: Final = 350
+
+# How many messages one sweep checks for expiry.
+CHECKED_PER_SWEEP: Final = 1_000
 
 # How many nodes one step of a search visits at most, and how many children it fetches at a time.
 _STEP_NODES: Final = 100
@@ -41,12 +45,14 @@ class RetainedNode:
     birth: Final[int]
     message: Message | None
     put: int  # the value of `Retained.last_put` when the message was put
+    owner: str  # for whom the message counts, as in `RetainedShares`
 
     def __init__(self, birth: int) -> None:
         self.children = {}
         self.birth = birth
         self.message = None
         self.put = 0
+        self.owner = NOBODY
 
 
 @final
@@ -197,6 +203,7 @@ class Retained:
 
     maximum: Final[int]
     maximum_bytes: Final[int]
+    shares: Final[RetainedShares]
     size: int  # memory of all messages
     _by_name: Final[dict[str, RetainedNode]]
     _expiring: Final[
@@ -209,9 +216,16 @@ class Retained:
     # Topics whose message was deleted because it expired: the owner takes this list.
     expired: list[str]
 
-    def __init__(self, maximum: int, maximum_bytes: int = sys.maxsize) -> None:
+    def __init__(
+        self,
+        maximum: int,
+        maximum_bytes: int = sys.maxsize,
+        shares: RetainedShares | None = None,
+    ) -> None:
+        """`shares` limits what each user retains; without it users have no limits."""
         self.maximum = maximum
         self.maximum_bytes = maximum_bytes
+        self.shares = RetainedShares() if shares is None else shares
         self.size = 0
         self._by_name = {}
         self._expiring = OrderedDict()
@@ -224,20 +238,30 @@ class Retained:
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def put(self, topic_name: str, message: Message) -> bool:
-        """Set the message of the topic. Returns False if there is no room.
+    def put(self, topic_name: str, message: Message, owner: str = NOBODY) -> bool:
+        """Set the message of the topic, which counts for `owner`. Returns False if there is no
+        room, for any message or for those of this owner.
 
-        A topic that already has a message can exceed only `maximum_bytes`. Then its old message is
-        deleted, because it is no longer the last one [MQTT-3.3.1-5]. For a message with an empty
-        payload the caller must call `delete` instead [MQTT-3.3.1-6].
+        Then a message that the topic already has is deleted, because it is no longer the last one
+        [MQTT-3.3.1-5]. For a message with an empty payload the caller must call `delete` instead
+        [MQTT-3.3.1-6].
         """
         assert topic_name == message.topic_name
         node = self._by_name.get(topic_name)
-        size = self.size + cost(message)
+        new_cost = cost(message)
+        old_cost = 0
+        old_owner = NOBODY
         if node is not None:
             assert node.message is not None
-            size -= cost(node.message)
-        if size > self.maximum_bytes:
+            old_cost = cost(node.message)
+            old_owner = node.owner
+        size = self.size + new_cost - old_cost
+        replaces_own = node is not None and old_owner == owner
+        if size > self.maximum_bytes or not self.shares.has_room(
+            owner,
+            messages=0 if replaces_own else 1,
+            size=new_cost - old_cost if replaces_own else new_cost,
+        ):
             self.delete(topic_name)
             return False
         if node is None:
@@ -245,7 +269,11 @@ class Retained:
                 return False
             node = self._new_node(topic_name)
             self._by_name[topic_name] = node
+        else:
+            self.shares.count(old_owner, messages=-1, size=-old_cost)
+        self.shares.count(owner, messages=1, size=new_cost)
         node.message = message
+        node.owner = owner
         self.last_put += 1
         node.put = self.last_put
         self.size = size
@@ -254,6 +282,10 @@ class Retained:
         elif topic_name in self._expiring:
             del self._expiring[topic_name]
         return True
+
+    def topic_names(self) -> list[str]:
+        """All topics that have a message, which may be expired."""
+        return list(self._by_name)
 
     def get(self, topic_name: str) -> Message | None:
         """The message of the topic, or None."""
@@ -269,8 +301,11 @@ class Retained:
         if topic_name in self._expiring:
             del self._expiring[topic_name]
         assert node.message is not None
-        self.size -= cost(node.message)
+        old_cost = cost(node.message)
+        self.size -= old_cost
+        self.shares.count(node.owner, messages=-1, size=-old_cost)
         node.message = None
+        node.owner = NOBODY
         self._prune(topic_name)
 
     def search(self, topic_filter: str, qos: int, identifier: int) -> RetainedSearch:
@@ -280,7 +315,7 @@ class Retained:
             return RetainedSearch(self, root, topic_filter.split("/"), qos, identifier)
         return RetainedSearch(self, self._by_name.get(topic_filter), [], qos, identifier)
 
-    def sweep(self, now: float, limit: int) -> int:
+    def sweep(self, now: float, limit: int = CHECKED_PER_SWEEP) -> int:
         """Check the next `limit` messages that can expire, and delete the expired ones.
 
         Returns how many were deleted. Each call continues where the last one stopped.

@@ -1,20 +1,31 @@
 """Routes messages to sessions: to subscribers, to members of shared subscriptions, as retained.
 
 A client with several matching subscriptions gets one copy, with their highest QoS and all of their
-identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4]; the standard also permits one copy for each.
+identifiers [MQTT-3.3.4-2] [MQTT-3.3.4-4], or one copy for each: the standard permits both.
 """
 
-from traceback import format_exc
 from typing import Final, final
 
-from semel.broker.authority import Authority
-from semel.broker.cursors import STREAM_TOPICS
+from semel.broker.access_control import OWN_TOPICS, AccessControl
+from semel.broker.copies import Copy
+from semel.broker.counters import (
+    EXPIRED,
+    MEMORY_SHORT,
+    QUEUE_FULL,
+    RETAINED_FULL,
+    REVOKED,
+    SLOW_READER,
+    TOO_LARGE,
+    BrokerCounters,
+)
 from semel.broker.durability import CommitGate
 from semel.broker.faults import fault_report
 from semel.broker.memory import Memory
 from semel.broker.pressure import caught_up_mark
 from semel.broker.retained import Retained
+from semel.broker.retained_shares import NOBODY, RetainedShares
 from semel.broker.session_state import SessionState
+from semel.broker.subscription_shares import SubscriptionShares
 from semel.broker.subscriptions import (
     Matches,
     ShareGroup,
@@ -34,47 +45,18 @@ from semel.broker.turns import (
 from semel.mqtt.delivery import Delivery
 from semel.mqtt.message import Message, message_properties, without_identifiers
 from semel.mqtt.packets.subscribe import Subscription
-from semel.mqtt.properties import (
-    NO_PROPERTIES,
-    SUBSCRIPTION_IDENTIFIER,
-    Properties,
-    PropertyItem,
-)
-from semel.mqtt.reasons import NOT_AUTHORIZED, QUOTA_EXCEEDED
+from semel.mqtt.properties import NO_PROPERTIES, Properties
+from semel.mqtt.reasons import FAILURE, QUOTA_EXCEEDED
 from semel.mqtt.session import Session
+from semel.mqtt.session_drops import give_up_beyond, give_up_expired, give_up_queued, give_up_shared
 from semel.mqtt.session_restore import restore_exchanges
 from semel.mqtt.topics import is_shared
 from semel.store.commit import QUEUED_BYTES, SHARED_PAYLOAD, Commit, RecordedMessage
 from semel.store.store import Store
 from semel.store.streams import Stream, Streams
 
-# The prefix of the topics that the broker itself publishes. They are never stored.
-OWN_TOPICS: Final = "$SYS/"
-
 # Seconds until the store is queried again for expired messages, if it has pending commits.
 _RECHECK_SECONDS: Final = 1.0
-
-
-@final
-class Copy:
-    """One client's copy of a message, while its matching subscriptions are collected."""
-
-    qos: int
-    retain_as_published: bool
-    identifiers: list[int]
-
-    def __init__(self) -> None:
-        self.qos = 0
-        self.retain_as_published = False
-        self.identifiers = []
-
-    def add(self, entry: SubscriptionEntry) -> None:
-        """Add a matching subscription."""
-        self.qos = max(self.qos, entry.qos)
-        if entry.retain_as_published:
-            self.retain_as_published = True
-        if entry.identifier:
-            self.identifiers.append(entry.identifier)
 
 
 @final
@@ -84,7 +66,7 @@ class Router:
     sessions: Final[dict[str, SessionState]]
     subscriptions: Final[SubscriptionTree]
     retained: Final[Retained]
-    authority: Final[Authority]
+    access: Final[AccessControl]
     store: Final[Store]
     memory: Final[Memory]
     gate: Final[CommitGate]
@@ -102,13 +84,13 @@ class Router:
     unwritten_bytes: int
     # Commits that were passed to the store and that it has not confirmed.
     uncommitted: Final[list[Commit]]
-    maximum_subscriptions: Final[int]
+    # Whether a client gets a copy for each of its matching subscriptions.
+    copies_for_each: Final[bool]
+    subscription_shares: Final[SubscriptionShares]
     maximum_client_subscription_bytes: Final[int]
     maximum_subscription_bytes: Final[int]
     maximum_queued: Final[int]
     maximum_queued_bytes: Final[int]
-    # Clients for which the authority failed in this tick, with the first failure of each.
-    faults: dict[str, str]
     # Sessions whose `damage` was found in this tick, with their connection at that time (0: none)
     # and the damage.
     unreadable: list[tuple[SessionState, int, str]]
@@ -116,17 +98,17 @@ class Router:
     slow_readers: list[SessionState]
     _behind_room: Final[int]
     _caught_up_room: Final[int]
-    # How many messages were dropped, because a queue was full or a reader too slow.
-    dropped: int
+    counters: Final[BrokerCounters]
 
     def __init__(
         self,
-        authority: Authority,
+        access: AccessControl,
         store: Store,
         streams: Streams,
         memory: Memory,
         *,
-        maximum_subscriptions: int,
+        copies_for_each: bool,
+        maximum_subscriptions_per_user: int,
         maximum_client_subscription_bytes: int,
         maximum_subscription_bytes: int,
         maximum_queued: int,
@@ -134,11 +116,17 @@ class Router:
         maximum_outgoing: int,
         maximum_retained: int,
         maximum_retained_bytes: int,
+        maximum_retained_per_user: int,
+        maximum_retained_bytes_per_user: int,
     ) -> None:
         self.sessions = {}
         self.subscriptions = SubscriptionTree()
-        self.retained = Retained(maximum_retained, maximum_retained_bytes)
-        self.authority = authority
+        self.retained = Retained(
+            maximum_retained,
+            maximum_retained_bytes,
+            RetainedShares(maximum_retained_per_user, maximum_retained_bytes_per_user),
+        )
+        self.access = access
         self.store = store
         self.memory = memory
         self.gate = CommitGate(has_store=store.is_durable)
@@ -150,17 +138,22 @@ class Router:
         self.commit = Commit()
         self.unwritten_bytes = 0
         self.uncommitted = []
-        self.maximum_subscriptions = maximum_subscriptions
+        self.copies_for_each = copies_for_each
+        self.subscription_shares = SubscriptionShares(maximum_subscriptions_per_user)
         self.maximum_client_subscription_bytes = maximum_client_subscription_bytes
         self.maximum_subscription_bytes = maximum_subscription_bytes
         self.maximum_queued = maximum_queued
         self.maximum_queued_bytes = maximum_queued_bytes
-        self.faults = {}
         self.unreadable = []
         self.slow_readers = []
         self._behind_room = maximum_outgoing // 2
         self._caught_up_room = maximum_outgoing - caught_up_mark(maximum_outgoing)
-        self.dropped = 0
+        self.counters = BrokerCounters()
+
+    @property
+    def dropped(self) -> int:
+        """How many messages were dropped by limits, for example because a queue was full."""
+        return self.counters.drops.by_limits
 
     def mark_dirty(self, state: SessionState) -> None:
         """Serve this session at the end of the tick."""
@@ -188,23 +181,6 @@ class Router:
         Checked before each message, not once a tick, because one message may go to many sessions.
         """
         return self.unwritten_bytes <= self.store.room
-
-    def authorize_publish(self, client_id: str, topic_name: str) -> int:
-        """Return SUCCESS, or the reason code with which to refuse a message of this client."""
-        if topic_name.startswith((OWN_TOPICS, STREAM_TOPICS)):
-            return NOT_AUTHORIZED
-        return self.authority.publish(client_id, topic_name)
-
-    def may_receive(self, client_id: str, topic_name: str) -> bool:
-        """Whether the client may receive messages of this topic.
-
-        A failure of the authority affects only this client, not the publisher or other receivers.
-        """
-        try:
-            return self.authority.receive(client_id, topic_name)
-        except Exception:
-            self.faults.setdefault(client_id, format_exc())
-            return False
 
     def check_behind(self, state: SessionState) -> None:
         """Add a connected session to `slow_readers` if it uses half of its bounds."""
@@ -245,7 +221,7 @@ class Router:
                     retain=message.retain,
                     dup=dup,
                     client_id=publisher.client_id,
-                    user_name=publisher.user_name,
+                    user_name=publisher.identity.user_name,
                     packet_id=packet_id,
                     version=publisher.session.version,
                     properties=properties,
@@ -255,7 +231,7 @@ class Router:
     def route(
         self,
         message: Message,
-        publisher: str,
+        publisher: SessionState | None,
         now: float,
         *,
         only: set[str] | None = None,
@@ -263,26 +239,30 @@ class Router:
     ) -> bool:
         """Route a message to its subscribers. Returns whether there are any.
 
-        `only`: deliver to these clients only, because the others already have it. `is_kept`: a
-        stream, or a stored identifier, keeps the message. Afterwards `gate.message_is_kept` is
-        True if anything keeps it.
+        `publisher`: None is the broker itself, or its operator. `only`: deliver to these clients
+        only, because the others already have it. `is_kept`: a stream, or a stored identifier,
+        keeps the message. Afterwards `gate.message_is_kept` is True if anything keeps it.
         """
         self.gate.begin_message(is_kept=is_kept)
         if message.retain:
-            self._retain(message)
+            self._retain(message, publisher)
         matches = self.matches = self.match(message.topic_name)
+        # By client identifier: the copy for all of its subscriptions, or for the last one.
         copies: dict[str, Copy] = {}
         for entry in matches.entries:
             client_id = entry.client_id
             if only is not None and client_id not in only:
                 continue
             # [MQTT-3.8.3-3] not to the client that published it
-            if entry.no_local and client_id == publisher:
+            if entry.no_local and publisher is not None and client_id == publisher.client_id:
                 continue
             copy = copies.get(client_id)
             if copy is None:
-                if not self.may_receive(client_id, message.topic_name):
+                if not self.access.receive(self.sessions[client_id], message.topic_name):
                     continue
+                copy = copies[client_id] = Copy()
+            elif self.copies_for_each:
+                self._deliver(self.sessions[client_id], message, copy, now)
                 copy = copies[client_id] = Copy()
             copy.add(entry)
         for client_id, copy in copies.items():
@@ -312,16 +292,18 @@ class Router:
                     return True
         return False
 
-    def _retain(self, message: Message) -> None:
+    def _retain(self, message: Message, publisher: SessionState | None) -> None:
         """[MQTT-3.3.1-5] to [MQTT-3.3.1-7]: replace, or delete if the payload is empty."""
         kept: Message | None = None
+        owner = NOBODY if publisher is None else publisher.identity.counted_as
+        has_memory = self._has_memory_for(message)
         if not message.payload:
             self.retained.delete(message.topic_name)
-        elif self._has_memory_for(message) and self.retained.put(message.topic_name, message):
+        elif has_memory and self.retained.put(message.topic_name, message, owner):
             kept = message
         else:
             # The topic has no retained message now: an older one is no longer the last.
-            self.dropped += 1
+            self.counters.drops.add(RETAINED_FULL if has_memory else MEMORY_SHORT)
         if self.gate.has_store and not message.topic_name.startswith(OWN_TOPICS):
             self.gate.keep_message()
             self.commit.retained.append((message.topic_name, kept))
@@ -337,8 +319,9 @@ class Router:
         keeps_up = False
         for entry in group.connected():
             self.work += ENTRY_WORK
-            if self.may_receive(entry.client_id, message.topic_name):
-                keeps_up = len(self.sessions[entry.client_id].session.backlog) < self.maximum_queued
+            state = self.sessions[entry.client_id]
+            if self.access.receive(state, message.topic_name):
+                keeps_up = len(state.session.backlog) < self.maximum_queued
                 if keeps_up or chosen is None:
                     chosen = entry
                 if keeps_up:
@@ -346,7 +329,8 @@ class Router:
         if not keeps_up and message.qos:
             for entry in group.offline():
                 self.work += ENTRY_WORK
-                if entry.qos and self.may_receive(entry.client_id, message.topic_name):
+                offline = self.sessions[entry.client_id]
+                if entry.qos and self.access.receive(offline, message.topic_name):
                     chosen = entry
                     break
         if chosen is not None:
@@ -368,11 +352,11 @@ class Router:
         }
         if shares:
             session = state.session
-            self._hand_over(state, session.give_up_shared(shares, sent=False), now)
-            while self.refill(state):
-                self._hand_over(state, session.give_up_shared(shares, sent=False), now)
+            self._hand_over(state, give_up_shared(session, shares, sent=False), now)
+            while self.refill(state, now):
+                self._hand_over(state, give_up_shared(session, shares, sent=False), now)
 
-    def refill(self, state: SessionState) -> bool:
+    def refill(self, state: SessionState, now: float) -> bool:
         """Load deliveries of the backlog from the store. Returns whether there were any."""
         session = state.session
         if not session.backlog.missing() or state.damage:
@@ -384,7 +368,43 @@ class Router:
         except Exception as problem:
             self._note_damage(state, problem)
             return False
+        self.withdraw_queued(state, deliveries, now)
         return bool(deliveries)
+
+    def withdraw_queued(self, state: SessionState, deliveries: list[Delivery], now: float) -> None:
+        """Drop those of these deliveries of the backlog that the client may not receive.
+
+        Messages of a shared subscription go to another member.
+        """
+        denied: set[int] = set()
+        for delivery in deliveries:
+            message = delivery.message
+            assert message is not None
+            if not self.access.receive(state, message.topic_name):
+                denied.add(delivery.number)
+        # If the authority fails, the messages stay, and the connection is closed.
+        if denied and state.client_id not in self.access.faults:
+            self.mark_dirty(state)
+            dropped = give_up_queued(state.session, denied)
+            shared = [each for each in dropped if each.share]
+            self.counters.drops.add(REVOKED, len(dropped) - len(shared))
+            self._hand_over(state, shared, now)
+
+    def withdraw_unsent(self, state: SessionState, packet_id: int, now: float) -> None:
+        """Drop a message in flight whose PUBLISH waits to be sent for the first time.
+
+        A message of a shared subscription goes to another member.
+        """
+        delivery = state.session.flight(packet_id)
+        if delivery is None or delivery.message is None:
+            # A client that guessed the identifier has already answered.
+            return
+        state.session.give_up(packet_id)
+        self.mark_dirty(state)
+        if delivery.share:
+            self._hand_over(state, [delivery], now)
+        else:
+            self.counters.drops.add(REVOKED)
 
     def _note_damage(self, state: SessionState, problem: Exception) -> None:
         """Record that rows of a session cannot be read. The next tick closes its connection."""
@@ -400,8 +420,7 @@ class Router:
             message = delivery.message
             assert message is not None
             if group is not None:
-                # Until the commit, the store may have it in the queue of this session.
-                self.gate.begin_message(is_kept=state.is_durable)
+                self.gate.begin_handover(state)
                 # Subscription Identifiers belong to the subscription of this session.
                 self._deliver_shared(group, without_identifiers(message), now)
                 self.gate.end_message()
@@ -418,7 +437,8 @@ class Router:
         # [MQTT-3.8.4-8] the lower QoS of the two; [MQTT-3.3.1-12] [MQTT-3.3.1-13]
         qos = min(message.qos, copy.qos)
         retain = message.retain and copy.retain_as_published
-        self._send(state, _variant(message, qos, retain, copy.identifiers), now, share)
+        variant = message.variant(qos, retain=retain, identifiers=copy.identifiers)
+        self._send(state, variant, now, share)
 
     def _send(self, state: SessionState, message: Message, now: float, share: str = "") -> None:
         session = state.session
@@ -426,25 +446,28 @@ class Router:
         if message.qos:
             self.gate.add_receiver(state)
             if self.memory.is_short and not state.is_durable and not session.can_send(message.qos):
-                self.dropped += 1
+                self.counters.drops.add(MEMORY_SHORT)
                 return
             # The bounds limit queued messages only, not those that can be sent at once.
             if self._is_full(session, message) and not session.can_send(message.qos):
+                before = len(session.backlog)
                 self._give_up_expired(state, now)
+                self.counters.drops.add(EXPIRED, before - len(session.backlog))
                 if self._is_full(session, message):
-                    self.dropped += 1
+                    self.counters.drops.add(QUEUE_FULL)
                     return
             if state.is_durable:
                 self.unwritten_bytes += queued_bytes(message)
-        dropped = session.dropped
+        dropped, too_large = session.dropped, session.too_large
         session.send(message, now, share)
-        self.dropped += session.dropped - dropped
+        self.counters.drops.add(SLOW_READER, session.dropped - dropped)
+        self.counters.drops.add(TOO_LARGE, session.too_large - too_large)
         self.mark_dirty(state)
         self.check_behind(state)
 
     def _give_up_expired(self, state: SessionState, now: float) -> None:
         session = state.session
-        session.give_up_expired(now)
+        give_up_expired(session, now)
         if not state.damage and session.backlog.may_expire_beyond(now):
             first = session.backlog.first_beyond
             try:
@@ -458,7 +481,7 @@ class Router:
                 # The store has not written the latest commits yet.
                 soon = now + _RECHECK_SECONDS
                 next_expiry = soon if next_expiry is None else min(next_expiry, soon)
-            session.give_up_beyond(expired, next_expiry)
+            give_up_beyond(session, expired, next_expiry)
 
     def _is_full(self, session: Session, message: Message) -> bool:
         return (
@@ -470,10 +493,20 @@ class Router:
         self, state: SessionState, subscription: Subscription, identifier: int, now: float
     ) -> int:
         """Add or replace a subscription. Returns the reason code for the SUBACK."""
-        refused = self.authority.subscribe(state.client_id, subscription.topic_filter)
-        if refused:
-            return refused
-        return self.add_subscription(state, subscription, identifier, now)
+        allowed = self.allowed_subscription(state, subscription)
+        if isinstance(allowed, int):
+            return allowed
+        return self.add_subscription(state, allowed, identifier, now)
+
+    def allowed_subscription(
+        self, state: SessionState, subscription: Subscription
+    ) -> Subscription | int:
+        """The subscription with the QoS that the authority grants, or why it is refused."""
+        qos = subscription.qos
+        granted = self.access.subscribe(state, subscription.topic_filter, qos=qos)
+        if granted >= FAILURE or granted == qos:
+            return granted if granted >= FAILURE else subscription
+        return subscription.with_qos(granted)
 
     def add_subscription(
         self, state: SessionState, subscription: Subscription, identifier: int, now: float
@@ -482,16 +515,20 @@ class Router:
         self.work += FILTER_WORK
         cost = subscription_cost(subscription.topic_filter)
         if (
-            state.subscriptions >= self.maximum_subscriptions
+            state.subscriptions >= state.maximum_subscriptions
+            or not self.subscription_shares.has_room(state)
             or state.subscription_bytes + cost > self.maximum_client_subscription_bytes
             or self.subscriptions.size + cost > self.maximum_subscription_bytes
             or self.memory.is_short
         ):
             if not self.subscriptions.has(state.client_id, subscription.topic_filter):
                 return QUOTA_EXCEEDED
-        old = self.subscriptions.subscribe(state.client_id, subscription, identifier)
+        old = self.subscriptions.subscribe(
+            state.client_id, subscription, identifier, is_connected=state.session.connected
+        )
         if old is None:
             state.subscriptions += 1
+            self.subscription_shares.count(state, 1)
             state.subscription_bytes += cost
         if self.gate.await_if_durable(state):
             self.commit.subscriptions.append(
@@ -509,6 +546,22 @@ class Router:
                 # Subscribing again to the same filter restarts its search.
                 state.retained_searches[subscription.topic_filter] = search
         return subscription.qos
+
+    def lower_qos(self, state: SessionState, entry: SubscriptionEntry, qos: int) -> None:
+        """Lower the QoS of an existing subscription."""
+        subscription = Subscription(
+            entry.topic_filter,
+            qos,
+            no_local=entry.no_local,
+            retain_as_published=entry.retain_as_published,
+        )
+        self.subscriptions.subscribe(
+            state.client_id, subscription, entry.identifier, is_connected=state.session.connected
+        )
+        if self.gate.await_if_durable(state):
+            self.commit.subscriptions.append(
+                (state.store_id, entry.topic_filter, subscription, entry.identifier)
+            )
 
     def send_retained(self, state: SessionState, now: float) -> bool:
         """Send retained messages to a new subscriber, as many as its session can send now.
@@ -529,15 +582,14 @@ class Router:
                     del searches[topic_filter]
                 continue
             qos = min(message.qos, search.qos)
-            if qos < search.minimum_qos or not self.may_receive(
-                state.client_id, message.topic_name
-            ):
+            if qos < search.minimum_qos or not self.access.receive(state, message.topic_name):
                 continue
             self.gate.await_retained(state, qos)
             self.retained_work -= DELIVERY_WORK
             identifiers = [search.identifier] if search.identifier else []
             # [MQTT-3.3.1-8] retained messages for a new subscription have RETAIN 1
-            self._send(state, _variant(message, qos, True, identifiers), now)
+            variant = message.variant(qos, retain=True, identifiers=identifiers)
+            self._send(state, variant, now)
         if not searches:
             state.retained_searches = None
         return True
@@ -550,6 +602,7 @@ class Router:
         if self.subscriptions.unsubscribe(state.client_id, topic_filter) is None:
             return False
         state.subscriptions -= 1
+        self.subscription_shares.count(state, -1)
         state.subscription_bytes -= subscription_cost(topic_filter)
         if self.gate.await_if_durable(state):
             self.commit.subscriptions.append((state.store_id, topic_filter, None, 0))
@@ -564,18 +617,21 @@ class Router:
         if not self.load_exchanges(state) and not known_damage:
             self.unreadable.append((state, 0, state.damage))
         session = state.session
-        shared = any(entry.share_name for entry in self.subscriptions.of(state.client_id))
+        # Even if it has left the groups: the messages were for any of their members.
+        is_shared_beyond = session.backlog.may_be_shared_beyond
+        # First, because every subscription needs its session, if this fails.
+        self.subscriptions.forget(state.client_id)
         del self.sessions[state.client_id]
         state.has_ended = True
-        self.subscriptions.forget(state.client_id)
+        self.subscription_shares.count(state, -state.subscriptions)
         if self.gate.end_session(state):
             self.commit.ended.append(state.store_id)
-        self._hand_over(state, session.give_up_shared(None, sent=True), now)
+        self._hand_over(state, give_up_shared(session, None, sent=True), now)
         session.backlog.take_all()
-        while shared and self.refill(state):
-            self._hand_over(state, session.give_up_shared(None, sent=False), now)
+        while is_shared_beyond and self.refill(state, now):
+            self._hand_over(state, give_up_shared(session, None, sent=False), now)
             session.backlog.take_all()
-        if shared and not session.backlog.is_empty():
+        if is_shared_beyond and not session.backlog.is_empty():
             self._hand_over(state, self._uncommitted_deliveries(state), now)
 
     def _uncommitted_deliveries(self, state: SessionState) -> list[Delivery]:
@@ -615,12 +671,12 @@ class Router:
                 state.damage = fault_report(problem)
         return not state.damage
 
-    def is_readable(self, state: SessionState) -> bool:
+    def is_readable(self, state: SessionState, now: float) -> bool:
         """Whether a client can resume the session. Retries rows that could not be read before."""
         was_damaged = state.damage != ""
         state.damage = ""
         if was_damaged and self.load_exchanges(state):
-            self.refill(state)
+            self.refill(state, now)
             if state.damage:
                 # The caller reports the damage.
                 self.unreadable.pop()
@@ -635,21 +691,3 @@ def queued_bytes(message: Message) -> int:
     if len(message.payload) >= SHARED_PAYLOAD:
         return QUEUED_BYTES
     return QUEUED_BYTES + message.size
-
-
-def _variant(message: Message, qos: int, retain: bool, identifiers: list[int]) -> Message:
-    """The message as one subscriber receives it."""
-    if qos == message.qos and retain == message.retain and not identifiers:
-        return message
-    properties = message.properties
-    if identifiers:
-        items: list[PropertyItem] = [(SUBSCRIPTION_IDENTIFIER, number) for number in identifiers]
-        properties = Properties(items, before=properties)
-    return Message(
-        message.topic_name,
-        message.payload,
-        qos=qos,
-        retain=retain,
-        properties=properties,
-        expires_at=message.expires_at,
-    )

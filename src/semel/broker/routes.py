@@ -13,10 +13,11 @@ route that is found in the old one moves to the young one, so that a flood of ne
 unused routes.
 """
 
-from collections.abc import Callable
 from typing import Final, final
 
-from semel.broker.authority import Authority
+from mypy_extensions import i64
+
+from semel.broker.access_control import AccessControl
 from semel.broker.session_state import SessionState
 from semel.broker.subscriptions import Matches, SubscriptionTree
 from semel.mqtt.wire import text_size
@@ -35,14 +36,17 @@ class Route:
 
     topic_name: Final[str]
     topic_size: Final[int]
+    levels: Final[int]
     # The receivers, and for each the highest QoS of its matching subscriptions | PLAIN or 0.
     states: Final[list[SessionState]]
     grants: Final[bytes]
     # The streams that record its messages.
     streams: Final[list[Stream]]
-    # Rights that may publish to this topic: usually all publishers have the same rights.
+    # Rights that may publish to this topic, and up to which QoS: usually all publishers have the
+    # same rights.
     allowed: str
-    others: set[str] | None
+    maximum_qos: int
+    others: dict[str, int] | None
 
     def __init__(
         self,
@@ -50,30 +54,43 @@ class Route:
         states: list[SessionState],
         grants: bytes,
         streams: list[Stream],
+        *,
         rights: str,
+        qos: int,
     ) -> None:
         self.topic_name = topic_name
         self.topic_size = text_size(topic_name)
+        self.levels = topic_name.count("/") + 1
         self.states = states
         self.grants = grants
         self.streams = streams
         self.allowed = rights
+        self.maximum_qos = qos
         self.others = None
 
-    def allows(self, rights: str) -> bool:
-        """Whether a publisher with these rights may publish to this topic."""
-        return self.allowed == rights or (self.others is not None and rights in self.others)
+    def allows(self, rights: str, qos: i64) -> bool:
+        """Whether a publisher with these rights may publish to this topic with this QoS."""
+        if self.allowed == rights:
+            return qos <= self.maximum_qos
+        return self.others is not None and qos <= self.others.get(rights, -1)
 
     def entry_count(self) -> int:
         """How many entries of the cache it counts as."""
         return 1 + len(self.states) + (0 if self.others is None else len(self.others))
 
-    def allow(self, rights: str) -> None:
-        """Add rights that may publish to this topic."""
+    def allow(self, rights: str, qos: int) -> bool:
+        """Add rights that may publish to this topic with this QoS, or raise their QoS.
+
+        Returns whether that is one more entry.
+        """
+        if self.allowed == rights:
+            self.maximum_qos = qos
+            return False
         if self.others is None:
-            self.others = {rights}
-        else:
-            self.others.add(rights)
+            self.others = {}
+        is_new = rights not in self.others
+        self.others[rights] = qos
+        return is_new
 
 
 @final
@@ -81,12 +98,12 @@ class Routes:
     """The cache of routes, with at most `maximum` entries; 0 caches nothing."""
 
     _subscriptions: Final[SubscriptionTree]
-    _authority: Final[Authority]
-    _may_receive: Final[Callable[[str, str], bool]]
+    _access: Final[AccessControl]
     _sessions: Final[dict[str, SessionState]]
     _streams: Final[Streams]
+    _copies_for_each: Final[bool]
     _generation: int
-    _rights_generation: int
+    _access_version: int
     _maximum: Final[int]
     _young: dict[bytes, Route]
     _old: dict[bytes, Route]
@@ -96,19 +113,20 @@ class Routes:
     def __init__(
         self,
         subscriptions: SubscriptionTree,
-        authority: Authority,
-        may_receive: Callable[[str, str], bool],
+        access: AccessControl,
         sessions: dict[str, SessionState],
         streams: Streams,
         maximum: int,
+        *,
+        copies_for_each: bool,
     ) -> None:
         self._subscriptions = subscriptions
-        self._authority = authority
-        self._may_receive = may_receive
+        self._access = access
         self._sessions = sessions
         self._streams = streams
+        self._copies_for_each = copies_for_each
         self._generation = subscriptions.generation
-        self._rights_generation = authority.generation
+        self._access_version = access.version()
         self._maximum = maximum // 2
         self._young = {}
         self._old = {}
@@ -121,10 +139,10 @@ class Routes:
         """Drop the routes that have become invalid since the last call."""
         subscriptions = self._subscriptions
         changed = subscriptions.take_changed_topics()
-        generation = self._authority.generation
-        if subscriptions.generation != self._generation or generation != self._rights_generation:
+        version = self._access.version()
+        if subscriptions.generation != self._generation or version != self._access_version:
             self._generation = subscriptions.generation
-            self._rights_generation = generation
+            self._access_version = version
             self._young = {}
             self._old = {}
             self._entries = 0
@@ -146,40 +164,44 @@ class Routes:
                 self._put(topic, route)
         return route
 
-    def learn(self, topic_name: str, matches: Matches, rights: str, faults: dict[str, str]) -> None:
-        """Cache that the plain path has allowed these rights to publish to this topic, and has
-        found these subscriptions.
+    def learn(self, topic_name: str, matches: Matches, *, rights: str, qos: int) -> None:
+        """Cache that the plain path has allowed these rights to publish to this topic with this
+        QoS, and has found these subscriptions.
 
-        A route with a client in `faults` is not cached: the authority has failed for it, so that
-        the next message must ask again.
+        A route with a client for which the authority has failed is not cached, so that the next
+        message asks again.
         """
         self.refresh()
+        faults = self._access.faults
         topic = topic_name.encode("utf-8")
         route = self.find(topic)
         if route is None:
             # A shared subscription chooses another member for each message: not cached.
             if not matches.groups and len(topic) <= _LONGEST_NAME:
-                route = self._route(topic_name, matches, rights)
+                route = self._route(topic_name, matches, rights=rights, qos=qos)
                 if not faults or not any(each.client_id in faults for each in matches.entries):
                     self._put(topic, route)
-        elif not route.allows(rights):
-            route.allow(rights)
+        elif not route.allows(rights, qos) and route.allow(rights, qos):
             self._entries += 1
 
-    def _route(self, topic_name: str, matches: Matches, rights: str) -> Route:
+    def _route(self, topic_name: str, matches: Matches, *, rights: str, qos: int) -> Route:
         grants: dict[str, int] = {}
         for entry in matches.entries:
             client_id = entry.client_id
             plain = PLAIN if entry.no_local or entry.identifier else 0
+            if self._copies_for_each and client_id in grants:
+                plain = PLAIN
             grant = grants.get(client_id, 0)
             grants[client_id] = max(grant & 3, entry.qos) | (grant & PLAIN) | plain
         states: list[SessionState] = []
         values: list[int] = []
         for client_id, grant in grants.items():
-            if self._may_receive(client_id, topic_name):
-                states.append(self._sessions[client_id])
+            state = self._sessions[client_id]
+            if self._access.receive(state, topic_name):
+                states.append(state)
                 values.append(grant)
-        return Route(topic_name, states, bytes(values), self._streams.of(topic_name), rights)
+        streams = self._streams.of(topic_name)
+        return Route(topic_name, states, bytes(values), streams, rights=rights, qos=qos)
 
     def _put(self, topic: bytes, route: Route) -> None:
         size = route.entry_count()

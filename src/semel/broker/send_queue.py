@@ -36,6 +36,11 @@ class SendQueue:
         self._packets = []
         return packets
 
+    def put_first(self, packets: list[tuple[int, list[Outgoing]]]) -> None:
+        """Return packets that were taken, before any that were queued meanwhile."""
+        packets.extend(self._packets)
+        self._packets = packets
+
     def split(self, commit: Commit) -> list[tuple[int, list[Outgoing]]]:
         """Add packets that await the commit to it. Returns the packets to send at once."""
         leaving: list[tuple[int, list[Outgoing]]] = []

@@ -17,6 +17,15 @@ MIB = 1024 * KIB
 DAY = 86_400
 # From the most to the fewest lines.
 LOG_LEVELS = ("info", "warning", "error")
+# How the log is written.
+TEXT = "text"
+JSON = "json"
+JOURNALD = "journald"
+LOG_FORMATS = (TEXT, JSON, JOURNALD)
+# Copies of a message for overlapping subscriptions of one client.
+ONCE = "once"
+EACH = "each"
+OVERLAPPING = (ONCE, EACH)
 
 
 @dataclass(frozen=True)
@@ -27,14 +36,21 @@ class BrokerSettings:
 
     host: str = setting(
         "127.0.0.1",
-        "The address to listen on. 127.0.0.1 accepts connections from this machine only, "
-        "0.0.0.0 from everywhere by IPv4, :: by IPv6.",
+        "The address to listen on, if there is no [[listener]]. 127.0.0.1 accepts connections "
+        "from this machine only, 0.0.0.0 from everywhere by IPv4, :: by IPv6.",
     )
     port: int = setting(
         1883,
-        "The TCP port to listen on. 0 lets the system choose a free one.",
+        "The TCP port to listen on, if there is no [[listener]]. 0 lets the system choose a free "
+        "one.",
         minimum=0,
         maximum=65_535,
+    )
+    anonymous: bool | None = setting(
+        None,
+        "Whether clients without a user name may connect to this host and port. Without it they "
+        "may if no users are configured, but then an address that other machines can reach is "
+        "refused at the start: true says that everyone who reaches it may connect.",
     )
     log_level: str = setting(
         "info",
@@ -42,10 +58,28 @@ class BrokerSettings:
         "error: failures of the broker itself.",
         choices=LOG_LEVELS,
     )
+    log_format: str = setting(
+        TEXT,
+        "How the log is written. text: lines on standard error. json: the same as JSON, one object "
+        "per line. journald: entries of systemd's journal with fields such as SEMEL_CLIENT; "
+        "without a journal the broker does not start. The flag --json writes JSON to standard "
+        "output instead.",
+        choices=LOG_FORMATS,
+    )
     connection_messages: bool = setting(
         True,
         "Whether a line is logged for each client that connects and disconnects, at level info. "
         "For `semel up` the default is false.",
+    )
+    log_lines_per_minute: int = setting(
+        40,
+        "Lines per minute that the clients of one user can cause in the log, of those who are "
+        "anonymous or not connected the clients of one address: problems, and separately connects "
+        "and disconnects. Further ones are counted, and reported in one line when the minute is "
+        "over. 0: no limit, except that the log never has more than 50 lines with the same words "
+        "in 10 seconds.",
+        minimum=0,
+        maximum=1_000_000,
     )
     maximum_memory: int | None = setting(
         None,
@@ -65,11 +99,43 @@ class BrokerSettings:
         minimum=1,
         maximum=1_000_000,
     )
+    maximum_connections_per_user: int = setting(
+        0,
+        "Connected clients of one user at one time, whatever their addresses. A further client is "
+        "refused with reason code 0x97 (Quota exceeded), in MQTT 3.1.1 with return code 3. "
+        "Anonymous clients do not count. 0: no limit.",
+        minimum=0,
+        maximum=1_000_000,
+    )
+    user_messages_per_second: int = setting(
+        0,
+        "Messages per second of all clients of one user together. Above this rate, and after a "
+        "burst of one second, their connections are not read for a while, so that the clients "
+        "have to wait; nothing is dropped. 0: no limit.",
+        minimum=0,
+    )
+    user_bytes_per_second: int = setting(
+        0,
+        "The same for received bytes. 0: no limit.",
+        unit=BYTES,
+    )
+    address_messages_per_second: int = setting(
+        0,
+        "The same for messages of all clients of one address; of an IPv6 address its /64 network. "
+        "0: no limit.",
+        minimum=0,
+    )
+    address_bytes_per_second: int = setting(
+        0,
+        "The same for bytes received from one address. 0: no limit.",
+        unit=BYTES,
+    )
     maximum_unconnected: int = setting(
         1_000,
         "Open connections without an accepted CONNECT: it was not sent, or the client is not "
         "authenticated yet. They do not count as connected clients. If there are more, the oldest "
-        "one of the address with the most is closed.",
+        "one of the address with the most is closed. The same holds, counted separately, for "
+        "connections in a handshake of TLS, WebSocket or the PROXY protocol.",
         minimum=1,
         maximum=1_000_000,
     )
@@ -83,8 +149,8 @@ class BrokerSettings:
     )
     connect_timeout: float = setting(
         10.0,
-        "How long a new connection may take to send its CONNECT, and to complete an "
-        "authentication by AUTH. After that it is closed.",
+        "How long a new connection may take to complete its handshakes, to send its CONNECT, and "
+        "to prove who the client is. After that it is closed.",
         unit=SECONDS,
         minimum=0.1,
         maximum=3600,
@@ -141,6 +207,12 @@ class BrokerSettings:
         "exceeded), in MQTT 3.1.1 with 0x80. An existing subscription may always be replaced.",
         minimum=1,
     )
+    maximum_subscriptions_per_user: int = setting(
+        0,
+        "Subscriptions of all sessions of one user, connected or not; anonymous clients of one "
+        "address are one user. A further one is refused in the same way. 0: no limit.",
+        minimum=0,
+    )
     maximum_client_subscription_bytes: int = setting(
         8 * MIB,
         "Memory of all subscriptions of one client: the bytes of their filters, 500 bytes for "
@@ -183,6 +255,20 @@ class BrokerSettings:
         "because it is no longer the last one.",
         unit=BYTES,
         minimum=1,
+    )
+    maximum_retained_per_user: int = setting(
+        0,
+        "Topics whose retained message was published by one user. A message to retain for a "
+        "further topic is sent to subscribers, but not retained, and counted as dropped; the "
+        "message that another user has retained there is deleted, because it is no longer the "
+        "last one. Anonymous clients of one address are one user. Messages that were restored at "
+        "the start count for nobody until they are published again. 0: no limit.",
+        minimum=0,
+    )
+    maximum_retained_bytes_per_user: int = setting(
+        0,
+        "The same for their memory, which is counted as for maximum_retained_bytes. 0: no limit.",
+        unit=BYTES,
     )
     maximum_outgoing_bytes: int = setting(
         8 * MIB,
@@ -273,11 +359,31 @@ class BrokerSettings:
         "`<prefix>/<client identifier>`. It grants no rights. A client whose identifier contains "
         "+, # or / gets none. Without a prefix no client gets one.",
     )
+    overlapping: str = setting(
+        "once",
+        "How often a message is sent to a client with several matching subscriptions. once: one "
+        "copy, with the highest QoS and all subscription identifiers. each: one copy for each "
+        "subscription, as Mosquitto and EMQX do. The standard permits both [MQTT-3.3.4-2].",
+        choices=OVERLAPPING,
+    )
     sys_interval: float = setting(
         10.0,
         "The time between two updates of the topics under $SYS. 0 publishes none.",
         unit=SECONDS,
         maximum=86_400,
+    )
+    metrics_host: str = setting(
+        "127.0.0.1",
+        "The address on which metrics are served by HTTP. They show numbers and names of streams, "
+        "but no topics and no clients. Nothing protects them: listen on an address that only "
+        "trusted machines can reach.",
+    )
+    metrics_port: int | None = setting(
+        None,
+        "The TCP port on which metrics are served by HTTP: /metrics for Prometheus, /healthz and "
+        "/readyz. 0 lets the system choose a free one. Without a port they are not served.",
+        minimum=0,
+        maximum=65_535,
     )
     inflight_window: int = setting(
         200,

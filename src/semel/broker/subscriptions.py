@@ -232,8 +232,9 @@ class SubscriptionTree:
 
     generation: int  # changes whenever a filter with a wildcard is added, changed or removed
     size: int  # approximate memory of all subscriptions
+    count: int  # all subscriptions
+    shared_count: int  # those of them that are shared
     _clients: Final[dict[str, dict[str, SubscriptionEntry]]]
-    _connected: Final[set[str]]
     _exact: Final[dict[str, Leaf]]
     _root: Final[FilterNode]
     _dollar_root: Final[FilterNode]
@@ -242,17 +243,24 @@ class SubscriptionTree:
     def __init__(self) -> None:
         self.generation = 0
         self.size = 0
+        self.count = 0
+        self.shared_count = 0
         self._clients = {}
-        self._connected = set()
         self._exact = {}
         self._root = FilterNode()
         self._dollar_root = FilterNode()
         self._changed_topics = []
 
     def subscribe(
-        self, client_id: str, subscription: Subscription, identifier: int = 0
+        self,
+        client_id: str,
+        subscription: Subscription,
+        identifier: int = 0,
+        *,
+        is_connected: bool = False,
     ) -> SubscriptionEntry | None:
-        """Add a subscription. Returns the one that it replaces, with the same filter, if any.
+        """Add a subscription of a client that is connected or not. Returns the one that it
+        replaces, with the same filter, if any.
 
         [MQTT-3.8.4-3] An identical subscription, which many clients send whenever they connect,
         does not invalidate caches.
@@ -268,24 +276,21 @@ class SubscriptionTree:
         entries[entry.topic_filter] = entry
         if replaced is None:
             self.size += _entry_cost(entry.topic_filter)
+            self._count(entry, 1)
         _, topic_filter = split_share(entry.topic_filter)
         if has_wildcard(topic_filter):
-            self._put_in_tree(entry, topic_filter)
+            self._put_in_tree(entry, topic_filter, is_connected)
         else:
             leaf = self._exact.get(topic_filter)
             if leaf is None:
                 leaf = Leaf()
                 self._exact[topic_filter] = leaf
-            leaf.put(entry, topic_filter, client_id in self._connected)
+            leaf.put(entry, topic_filter, is_connected)
             self._note_topic(topic_filter)
         return replaced
 
-    def set_connected(self, client_id: str, is_connected: bool) -> None:
-        """Record that a client has connected or disconnected, for shared subscriptions."""
-        if is_connected:
-            self._connected.add(client_id)
-        else:
-            self._connected.discard(client_id)
+    def set_connected(self, client_id: str, *, is_connected: bool) -> None:
+        """Record for its shared subscriptions that a client has connected or disconnected."""
         entries = self._clients.get(client_id)
         if entries is None:
             return
@@ -383,7 +388,7 @@ class SubscriptionTree:
             return
         self._changed_topics.append(topic_name)
 
-    def _put_in_tree(self, entry: SubscriptionEntry, topic_filter: str) -> None:
+    def _put_in_tree(self, entry: SubscriptionEntry, topic_filter: str, is_connected: bool) -> None:
         node = self._root_for(topic_filter)
         leaf: Leaf | None = None
         for level in topic_filter.split("/"):
@@ -411,11 +416,17 @@ class SubscriptionTree:
             if leaf is None:
                 leaf = Leaf()
                 node.here = leaf
-        leaf.put(entry, topic_filter, entry.client_id in self._connected)
+        leaf.put(entry, topic_filter, is_connected)
         self.generation += 1
+
+    def _count(self, entry: SubscriptionEntry, more: int) -> None:
+        self.count += more
+        if entry.share_name:
+            self.shared_count += more
 
     def _remove(self, entry: SubscriptionEntry) -> None:
         self.size -= _entry_cost(entry.topic_filter)
+        self._count(entry, -1)
         _, topic_filter = split_share(entry.topic_filter)
         if has_wildcard(topic_filter):
             self._remove_from_tree(entry, topic_filter)

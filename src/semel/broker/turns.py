@@ -108,6 +108,8 @@ class Turns:
 
     def has_next(self) -> bool:
         """Whether a connection could be continued now."""
+        if not self._waiting:
+            return False
         for connection in self._waiting.values():
             if not connection.paused_by_reader:
                 return True

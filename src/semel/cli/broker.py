@@ -2,27 +2,35 @@
 
 import logging
 import os
-import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import click
 
-from semel.broker.log import JsonFormatter, LogWriter
-from semel.broker.server import (
-    IGNORED_SIGNALS,
-    CannotListen,
-    StoreFailed,
-    log_signal,
-    run,
-)
-from semel.broker.settings import BrokerSettings
+from semel.broker.access.loading import load_access
+from semel.broker.access.rights_settings import RightsSettings
+from semel.broker.access.users_settings import UsersSettings
+from semel.broker.network.administration import Administration, AdministrationUnusable
+from semel.broker.network.control_settings import AuditSettings, ControlSettings
+from semel.broker.network.journal import JournalUnusable, SystemJournal
+from semel.broker.network.listener_settings import ListenerSettings, choose_listeners
+from semel.broker.network.listeners import CannotListen, check_listeners
+from semel.broker.network.log import JsonFormatter, LogWriter
+from semel.broker.network.reloading import LoadedSettings
+from semel.broker.network.server import StoreFailed, run
+from semel.broker.network.signals import watch_signals
+from semel.broker.settings import JOURNALD, JSON, TEXT, BrokerSettings
+from semel.cli.config_check import check_settings
 from semel.cli.flags import json_option
-from semel.cli.option_groups import SemelCommand
+from semel.cli.option_groups import CONNECTION, SemelCommand, grouped_option
+from semel.cli.safe_text import print_warnings
 from semel.cli.sections import SECTIONS
 from semel.cli.setting_options import options
-from semel.settings import Flags, describe, load
+from semel.metrics.endpoint import CannotServeMetrics
+from semel.settings import Flags, Settings, describe, load
 from semel.store.opening import open_store
 from semel.store.schema import Unusable
 from semel.store.settings import StoreSettings, StreamSettings, check_streams, parse_stream
@@ -30,7 +38,10 @@ from semel.store.settings import StoreSettings, StreamSettings, check_streams, p
 LOG: Final = logging.getLogger("semel.broker")
 
 # The sections that --print-config prints.
-OWN = (BrokerSettings, StoreSettings, StreamSettings)
+OWN = (
+    *(BrokerSettings, ListenerSettings, UsersSettings, RightsSettings),
+    *(StoreSettings, StreamSettings, ControlSettings, AuditSettings),
+)
 
 
 # How long a shutdown may wait for sealing. The next start seals the remaining rows.
@@ -41,7 +52,8 @@ SEAL_SECONDS: Final = 5.0
     cls=SemelCommand,
     examples=(
         "semel broker",
-        "semel broker --data /var/lib/semel --stream all='#' --host 0.0.0.0",
+        "semel broker --data /var/lib/semel --stream all='#'",
+        "semel broker --listener mqtt://127.0.0.1 --listener ws://127.0.0.1:8083/mqtt",
         "semel broker --config semel.toml --check-config",
     ),
 )
@@ -53,6 +65,16 @@ SEAL_SECONDS: Final = 5.0
     metavar="NAME=FILTER",
     help="Record the messages whose topics match the filter, such as all='#'. May be repeated.",
 )
+@grouped_option(
+    "--listener",
+    "urls",
+    section=CONNECTION,
+    multiple=True,
+    metavar="URL",
+    help="Listen here instead of at --host and --port: mqtt, mqtts, ws or wss://host:port, or "
+    "unix:path, with further keys of [[listener]] after a ?, such as "
+    "'mqtts://[::1]?certfile=a.pem&keyfile=b.pem'. May be repeated.",
+)
 @json_option("Print the log to standard output as JSON, one object per line.")
 @click.option("--quiet", is_flag=True, help="Report problems only: --log-level warning.")
 @click.option("--check-config", is_flag=True, help="Check the settings and exit.")
@@ -61,12 +83,13 @@ def command(
     config: Path | None,
     flags: Flags,
     given_streams: tuple[str, ...],
+    urls: tuple[str, ...],
     is_json: bool,
     quiet: bool,
     check_config: bool,
     print_config: bool,
 ) -> None:
-    """Run a broker for MQTT 3.1.1 and 5.0 on one port.
+    """Run a broker for MQTT 3.1.1 and 5.0.
 
     Settings come from a file, the environment and these flags; a later source overrides an earlier
     one. With --data an acknowledgement is sent after the commit to disk. Without it, sessions and
@@ -80,28 +103,55 @@ def command(
             raise click.UsageError("give one of --quiet and --log-level")
         flags = {**flags, BrokerSettings.section: {**flags["broker"], "log_level": "warning"}}
     settings = load(SECTIONS, path=config, environ=os.environ, flags=flags)
-    kept = settings.of(StoreSettings)
-    streams = [*settings.all_of(StreamSettings), *map(parse_stream, given_streams)]
-    check_streams(kept, streams)
+    more_streams = [parse_stream(each) for each in given_streams]
     if check_config:
+        print_warnings(check_settings(settings, listener_urls=urls, more_streams=more_streams))
         click.echo("the settings are valid")
         return
-    log = make_log(is_json=is_json)
+    kept = settings.of(StoreSettings)
+    streams = [*settings.all_of(StreamSettings), *more_streams]
+    check_streams(kept, streams)
+    loaded = loaded_settings(settings, urls)
+    log = make_log(settings.of(BrokerSettings).log_format, is_json=is_json)
     logging.basicConfig(handlers=[log])
     logging.getLogger().setLevel(settings.of(BrokerSettings).log_level.upper())
-    log_ignored_signals()
+    watch_signals()
+    authority = loaded.access.authority(LOG.warning)
+
+    def load_again() -> LoadedSettings:
+        again = load(SECTIONS, path=config, environ=os.environ, flags=flags)
+        return loaded_settings(again, urls)
+
     try:
         if not kept.is_durable:
-            run(settings.of(BrokerSettings))
+            with administered(settings, None) as administration:
+                run(
+                    loaded.broker,
+                    authority,
+                    listeners=loaded.listeners,
+                    load_settings=load_again,
+                    administration=administration,
+                )
             return
         opened = open_store(kept, streams)
         try:
-            run(settings.of(BrokerSettings), store=opened.store, streams=opened.streams)
+            with administered(settings, kept.data) as administration:
+                run(
+                    loaded.broker,
+                    authority,
+                    opened.store,
+                    opened.streams,
+                    listeners=loaded.listeners,
+                    load_settings=load_again,
+                    administration=administration,
+                )
             if kept.seal_after < SEAL_SECONDS:
                 opened.wait_until_sealed(SEAL_SECONDS)
         finally:
             opened.close()
-    except (CannotListen, StoreFailed, Unusable) as problem:
+    except (
+        *(AdministrationUnusable, CannotListen, CannotServeMetrics, StoreFailed, Unusable),
+    ) as problem:
         if is_json:
             failed = {"event": "failed", "problem": str(problem)}
             LOG.error("%s", problem, extra={"event": failed})
@@ -110,16 +160,40 @@ def command(
         raise click.ClickException(str(problem)) from None
 
 
-def make_log(*, is_json: bool) -> LogWriter:
-    """A handler that writes lines to standard error, or JSON objects to standard output."""
+def loaded_settings(settings: Settings, urls: tuple[str, ...]) -> LoadedSettings:
+    """What a start and a reload need. Reads the files that settings name. Raises SettingsError."""
+    broker = settings.of(BrokerSettings)
+    listeners = choose_listeners(settings, broker, urls)
+    access = load_access(settings, [(each.name, each.anonymous) for each in listeners])
+    check_listeners(listeners, has_users=access.has_users)
+    return LoadedSettings(broker, listeners, access)
+
+
+def make_log(log_format: str = TEXT, *, is_json: bool) -> LogWriter:
+    """A handler for the log; `is_json`: JSON objects on standard output, whatever the format.
+
+    Raises ClickException if there is no journal.
+    """
+    if log_format == JOURNALD and not is_json:
+        try:
+            journal = SystemJournal()
+        except JournalUnusable as problem:
+            raise click.ClickException(str(problem)) from None
+        # The journal has the time of each entry.
+        return LogWriter(sys.stderr.fileno(), journal=journal)
     log = LogWriter(sys.stdout.fileno() if is_json else sys.stderr.fileno())
-    log.setFormatter(JsonFormatter() if is_json else logging.Formatter("%(asctime)s %(message)s"))
+    if is_json or log_format == JSON:
+        log.setFormatter(JsonFormatter())
+    else:
+        log.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     return log
 
 
-def log_ignored_signals() -> None:
-    """From now on, log the signals that a broker ignores."""
-    for number in IGNORED_SIGNALS:
-        # A signal that nohup ignores is not logged either.
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, log_signal)
+@contextmanager
+def administered(settings: Settings, data: Path | None) -> Iterator[Administration]:
+    """Bans, audit log and control socket, closed at the end. Raises AdministrationUnusable."""
+    made = Administration(settings.of(ControlSettings), settings.of(AuditSettings), data)
+    try:
+        yield made
+    finally:
+        made.close()

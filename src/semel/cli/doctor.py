@@ -57,7 +57,7 @@ REMOTE: Final = frozenset(
 )
 # Our modules that use the packages of an extra: an incompatible version fails to import here.
 USERS: Final = {
-    "broker": ("semel.broker.server",),
+    "broker": ("semel.broker.network.server",),
     "client": ("semel.client.websocket",),
     "spark": ("semel.pipeline.lake", "semel.pipeline.sink", "semel.pipeline.source"),
     "sql": ("semel.pipeline.lake", "semel.up.sql"),

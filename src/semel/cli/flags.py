@@ -41,6 +41,7 @@ METAVARS: Final[Mapping[str, str]] = {
     "--root": "ADDRESS",
     "--seed": "N",
     "--session-expiry": "DURATION",
+    "--socket": "PATH",
     "--table": "NAME",
     "--timeout": "DURATION",
     "--tls-alpn": "NAME",

@@ -308,6 +308,12 @@ def command(
         raise click.UsageError("-c: the sessions of a fleet are always durable; use --data")
     if qos and connection.session_expiry == 0:
         raise click.UsageError("-x 0: a fleet needs durable sessions for QoS 1 and 2")
+    if not qos and connection.session_expiry:
+        raise click.UsageError("-x: the sessions of a fleet with QoS 0 end with their connection")
+    if state is not None and connection.id_prefix is not None:
+        raise click.UsageError(
+            "-I: with --data a fleet needs the same client identifiers in every run: use -i"
+        )
     gateways = min(GATEWAYS, devices) if gateways is None else gateways
     if gateways > devices:
         raise click.UsageError(f"--gateways {gateways} is more than --devices {devices}")
@@ -373,7 +379,7 @@ def make_client(connection: ConnectionOptions, state: State, number: int, qos: i
             maximum_packet_size=given.maximum_packet_size,
             properties=Properties([item for item in given.items if item[0] not in ARGUMENTS]),
             tls=tls_context(connection),
-            authentication=authentication_of(given),
+            authentication=authentication_of(connection),
             reconnect=BACKOFF,
             # QoS 0 messages are not acknowledged, so there is nothing to store.
             outbox=state.outbox(number) if qos else None,

@@ -12,18 +12,17 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final
 
 import click
 
 from semel import __version__
-from semel.broker.log import LogWriter
 from semel.cli.errors import sentence_of
 from semel.cli.flags import QUIET, json_option
 from semel.cli.live_line import LiveLine
+from semel.cli.live_log import set_up_log
 from semel.cli.option_groups import SemelCommand
 from semel.cli.pipes import PipeOutput
-from semel.cli.safe_text import shown_text
 from semel.cli.sections import SECTIONS
 from semel.cli.setting_options import options
 from semel.client.errors import Disconnected, Refused
@@ -212,36 +211,3 @@ def as_line(counters: IngestCounters, rate: float) -> str:
     if counters.store != "open":
         parts.append(f"the store is {counters.store}")
     return "  ".join(parts)
-
-
-class LogLines(logging.StreamHandler[TextIO]):
-    """The log, above the live line of a report. Text of a peer cannot control the terminal."""
-
-    def __init__(self, report: IngestReport) -> None:
-        super().__init__(sys.stderr)
-        self.report = report
-
-    def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
-        return text if record.exc_info else shown_text(text)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.report.clear()
-        super().emit(record)
-
-
-class LogFile(LogWriter):
-    """The log for a pipe or a file: a reader that is slow or absent does not block the ingest."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
-        return text if record.exc_info else shown_text(text)
-
-
-def set_up_log(report: IngestReport, *, quiet: bool) -> logging.Handler:
-    """Log warnings, and unless `quiet` also information."""
-    is_terminal = sys.stderr.isatty()
-    handler = LogLines(report) if is_terminal else LogFile(sys.stderr.fileno())
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    logging.basicConfig(handlers=[handler], level=logging.WARNING if quiet else logging.INFO)
-    return handler

@@ -5,6 +5,8 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -21,8 +23,10 @@ from semel.cli.sections import SECTIONS
 from semel.cli.setting_options import options
 from semel.counts import count
 from semel.extras import MissingExtra
+from semel.metrics.endpoint import CannotServeMetrics, EndpointThread
 from semel.pipeline.errors import PipelineError
-from semel.pipeline.landing import Event, Landing, make_plan
+from semel.pipeline.landing import Event, Landing, LandingPlan, make_plan
+from semel.pipeline.landing_metrics import LandingMetrics, RecordWatch
 from semel.pipeline.settings import LandSettings
 from semel.settings import Flags, load
 
@@ -55,16 +59,53 @@ def command(config: Path | None, flags: Flags, once: bool, is_json: bool, quiet:
         # py4j logs the exceptions that it raises, with tracebacks.
         handler.addFilter(lambda record: "py4j" not in record.pathname)
     report = LandReport(is_json=is_json, quiet=quiet)
+    land = settings.of(LandSettings)
     try:
-        landing = Landing(make_plan(settings.of(LandSettings)), report.event)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: landing.stop())
-        landing.run(once=once)
-    except (PipelineError, MissingExtra, OSError) as problem:
+        plan = make_plan(land)
+        with serving_metrics(land, plan, report.event) as emit:
+            landing = Landing(plan, emit)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: landing.stop())
+            landing.run(once=once)
+    except (PipelineError, CannotServeMetrics, MissingExtra, OSError) as problem:
         sentence = sentence_of(problem)
         at = datetime.now(UTC).isoformat()
         report.event({"at": at, "event": "failed", "problem": sentence})
         raise click.ClickException(sentence) from None
+
+
+@contextmanager
+def serving_metrics(
+    settings: LandSettings, plan: LandingPlan, emit: Callable[[Event], None]
+) -> Iterator[Callable[[Event], None]]:
+    """Serve metrics during the block, if the settings say so. Yields where to send events.
+
+    Raises CannotServeMetrics.
+    """
+    if settings.metrics_port is None:
+        yield emit
+        return
+    metrics = LandingMetrics()
+    endpoint = EndpointThread(metrics)
+    host, port = endpoint.start(settings.metrics_host, settings.metrics_port)
+    watch = RecordWatch(plan.root, plan.stream, metrics=metrics)
+    watch.start()
+
+    def emit_and_count(event: Event) -> None:
+        emit(event)
+        try:
+            metrics.take_event(event)
+        except Exception:
+            # Whatever is wrong with a number, landing must go on.
+            LOG.exception("an event is missing in the metrics")
+
+    try:
+        at = datetime.now(UTC).isoformat()
+        emit({"at": at, "event": "metrics", "host": host, "port": port})
+        yield emit_and_count
+    finally:
+        watch.stop()
+        endpoint.stop()
 
 
 class LandReport:
@@ -112,6 +153,9 @@ def as_line(event: Event) -> str:
         return f"Spark is ready; {count(event['landed_before'], 'row')} landed before"
     if kind == "ended":
         return f"{count(event['landed'], 'row')} landed"
+    if kind == "metrics":
+        host = f"[{event['host']}]" if ":" in event["host"] else event["host"]
+        return f"serving metrics on http://{host}:{event['port']}/metrics"
     if kind == "maintenance":
         return f"maintenance: {event['text']}"
     parts = [

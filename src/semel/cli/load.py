@@ -13,7 +13,7 @@ import click
 from semel.cli.flags import ONE_OBJECT, QUIET, mqtt_version_option, shared_option
 from semel.cli.live_line import LiveLine
 from semel.cli.numbers import MOST_RATE, YEAR, Duration, IntegerRange, NumberRange
-from semel.cli.option_groups import CONNECTION, SemelCommand, grouped_option
+from semel.cli.option_groups import CONNECTION, TLS, SemelCommand, grouped_option
 from semel.client.address import Address, BadAddress, parse_address
 from semel.counts import count
 from semel.lab.load.description import (
@@ -26,10 +26,11 @@ from semel.lab.load.description import (
     WINDOW,
     InvalidLoad,
 )
+from semel.lab.load.links import LinkAuthentication
 from semel.lab.load.result import Result, milliseconds, version_name
 from semel.lab.load.traffic import DRAIN_TIMEOUT
 from semel.lab.load.workers import Job, LoadProgress, Target, run
-from semel.mqtt import MQTT5, Violation
+from semel.mqtt import MQTT5, MQTT311, Violation
 
 LOAD: Final = "Load"
 SECONDS: Final = 10.0
@@ -44,14 +45,11 @@ SHOWN_SUBSCRIBERS: Final = 10
 
 
 def parse_url(context: click.Context, argument: click.Parameter, text: str) -> Address:
-    """The address of a broker; a load uses only TCP without TLS."""
+    """The address of a broker."""
     try:
-        address = parse_address(text)
+        return parse_address(text)
     except BadAddress as problem:
         raise click.BadParameter(str(problem)) from None
-    if address.scheme != "mqtt":
-        raise click.BadParameter(f"a load needs mqtt://host:port, not {address.scheme}")
-    return address
 
 
 @contextmanager
@@ -191,6 +189,24 @@ def numbers(function: Callable[..., None]) -> Callable[..., None]:
     help="A file that contains the password and nothing else. A line end after it is ignored.  "
     "[or the password itself in SEMEL_LOAD_PASSWORD]",
 )
+@grouped_option(
+    "--scram",
+    section=CONNECTION,
+    is_flag=True,
+    help="Prove the password by SCRAM-SHA-256 instead of sending it. Needs MQTT 5.0.",
+)
+@shared_option(
+    "--cafile",
+    section=TLS,
+    type=click.Path(path_type=str),
+    help="Trusted CA certificates (PEM), instead of those of the system, for mqtts and wss.",
+)
+@grouped_option(
+    "--insecure",
+    section=TLS,
+    is_flag=True,
+    help="Accept a certificate for another host name.",
+)
 @shared_option(
     "--prefix",
     section=LOAD,
@@ -218,21 +234,28 @@ def command(
     timeout: float,
     username: str | None,
     password_file: BinaryIO | None,
+    scram: bool,
+    cafile: str | None,
+    insecure: bool,
     prefix: str,
     processes: int,
     is_json: bool,
     quiet: bool,
     **given: Any,
 ) -> None:
-    """Put a load on the broker at URL, such as mqtt://127.0.0.1:1883.
+    """Put a load on the broker at URL: mqtt, mqtts, ws or wss://host[:port], or unix:path.
 
     Every message contains its publisher, its time and a counter, so that subscribers can count
     messages that are lost, duplicated or out of order. Exits with 1 if the broker loses a message
     of QoS 1 or 2, duplicates one of QoS 2, or closes a connection. Ctrl-C ends the load early and
     prints the result so far.
     """
+    if (cafile is not None or insecure) and not address.secure:
+        raise click.UsageError(f"--cafile and --insecure need mqtts or wss, not {address.scheme}")
     if duration is not None and count is not None:
         raise click.UsageError("give one of --duration and --count")
+    if scram and mqtt_version == MQTT311:
+        raise click.UsageError("--scram needs MQTT 5.0: leave -V out, or give -V 5")
     changes = {name: value for name, value in given.items() if value is not None}
     try:
         job = Job(
@@ -242,6 +265,11 @@ def command(
                 address.port,
                 address.user_name if username is None else username,
                 password_of(address, password_file),
+                scram=scram,
+                scheme=address.scheme,
+                path=address.path,
+                cafile=cafile,
+                insecure=insecure,
             ),
             prefix,
             seconds=None if count is not None else duration or SECONDS,
@@ -254,7 +282,7 @@ def command(
     with usage("--prefix"):
         job.layout()
     with usage("--username, --password-file"):
-        job.connect_packet("p", 0)
+        job.connect_packet("p", 0, authentication=authentication_of(job))
     line = LiveLine(enabled=not quiet)
     try:
         result = run(job, ProgressLine(line) if line.is_enabled else None)
@@ -270,6 +298,21 @@ def command(
         raise click.ClickException(result.fault)
     if not result.meets_qos:
         sys.exit(1)
+
+
+def authentication_of(job: Job) -> LinkAuthentication | None:
+    """The authentication of --scram, None without it. Raises click.UsageError."""
+    target = job.target
+    if target.scram and (target.user_name is None or target.password is None):
+        raise click.UsageError(
+            "--scram needs a user name (--username) and a password (--password-file)"
+        )
+    try:
+        return job.authentication()
+    except UnicodeDecodeError:
+        raise click.UsageError("--scram: the password is not UTF-8") from None
+    except ValueError as problem:
+        raise click.UsageError(f"--scram: {problem}") from None
 
 
 def password_of(address: Address, file: BinaryIO | None) -> bytes | None:

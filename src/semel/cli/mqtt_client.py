@@ -28,6 +28,7 @@ from semel.cli.safe_text import shown_text
 from semel.client import Client, ClientAuthentication, Disconnected, Refused
 from semel.client.address import BadAddress
 from semel.client.connector import Connector, open_transport
+from semel.client.scram import ScramAuthentication
 from semel.client.tls import TlsError, make_context
 from semel.extras import MissingExtra
 from semel.mqtt import MQTT5, MQTT311, Properties, Violation
@@ -135,8 +136,11 @@ def connector_of(connection: ConnectionOptions) -> Connector:
     return opening
 
 
-def authentication_of(given: Properties) -> FixedAuthentication | None:
-    """The authentication that -D connect requests, or None."""
+def authentication_of(connection: ConnectionOptions) -> ClientAuthentication | None:
+    """The authentication that --scram or -D connect requests, or None."""
+    if connection.scram is not None:
+        return ScramAuthentication(*connection.scram)
+    given = connection.properties_of(CONNECT)
     method = given.authentication_method
     return None if method is None else FixedAuthentication(method, given.authentication_data)
 
@@ -175,7 +179,7 @@ def make_client(connection: ConnectionOptions, *, reconnect: bool, outlives_loss
             maximum_packet_size=given.maximum_packet_size,
             properties=Properties([item for item in given.items if item[0] not in ARGUMENTS]),
             tls=tls_context(connection),
-            authentication=authentication_of(given),
+            authentication=authentication_of(connection),
             reconnect=reconnect,
             outbox=outbox,
             connector=connector_of(connection),

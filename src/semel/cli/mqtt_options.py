@@ -27,6 +27,7 @@ from semel.cli.option_groups import WILL as WILL_SECTION
 from semel.cli.option_groups import grouped_option as option
 from semel.cli.property_options import parse_properties, take_properties
 from semel.client.address import DEFAULT_RESOURCE, Address, BadAddress, parse_address
+from semel.client.scram import ScramAuthentication
 from semel.mqtt import MQTT5, MQTT311, NO_PROPERTIES, Properties, Violation, Will
 from semel.mqtt.packet_types import CONNECT, WILL
 from semel.mqtt.session import NEVER_EXPIRES
@@ -188,12 +189,16 @@ class ConnectionOptions:
 
     address: Address
     client_id: str
+    # -I: the client identifier ends with the process id, so it is another one in every run.
+    id_prefix: str | None
     version: int
     # Whether to connect with 3.1.1 if the server refuses 5.0: nothing requires a version.
     may_fall_back: bool
     keep_alive: int
     user_name: str | None
     password: bytes | None
+    # --scram: the user name and the password, which are then not in CONNECT.
+    scram: tuple[str, str] | None
     will: Will | None
     # -c: resume an earlier session, and leave one behind.
     persistent: bool
@@ -284,6 +289,12 @@ OPTIONS: Final[list[Callable[[Any], Any]]] = [
         section=CONNECTION,
         type=FILE,
         help="A file that contains the password and nothing else. A line end after it is ignored.",
+    ),
+    option(
+        "--scram",
+        section=CONNECTION,
+        is_flag=True,
+        help="Prove the password by SCRAM-SHA-256 instead of sending it. Needs MQTT 5.0.",
     ),
     option(
         "-A",
@@ -410,7 +421,7 @@ OPTIONS: Final[list[Callable[[Any], Any]]] = [
 # The parameter names that click derives from OPTIONS.
 OWN_NAMES: Final = (
     *("host", "port", "url", "unix", "ws", "username", "password", "password_file"),
-    *("bind_address", "mqtt_version", "keep_alive", "nodelay"),
+    *("scram", "bind_address", "mqtt_version", "keep_alive", "nodelay"),
     *("client_id", "id_prefix", "persistent", "session_expiry"),
     *("will_topic", "will_payload", "will_qos", "will_retain"),
     *("cafile", "capath", "tls_use_os_certs", "no_tls", "cert", "key", "keyform", "tls_version"),
@@ -428,15 +439,22 @@ def make_connection(own: dict[str, Any], given: Sequence[tuple[str, ...]]) -> Co
     password = password_of(own, address)
     if password is not None and user_name is None and own["mqtt_version"] != MQTT5:
         raise click.UsageError("a password needs a user name (-u), except with MQTT 5.0: -V 5")
+    scram = None
+    if own["scram"]:
+        scram = scram_of(user_name, password, properties)
+        user_name = password = None
+        address = replace(address, user_name=None, password=None)
     expiry = expiry_of(own, properties, client_id)
     return ConnectionOptions(
         address=address,
         client_id=client_id,
+        id_prefix=own["id_prefix"],
         version=version,
         may_fall_back=may_fall_back,
         keep_alive=own["keep_alive"],
         user_name=user_name,
         password=password,
+        scram=scram,
         will=will_of(own, properties.pop(WILL, NO_PROPERTIES)),
         persistent=own["persistent"],
         session_expiry=expiry,
@@ -452,6 +470,7 @@ def make_connection(own: dict[str, Any], given: Sequence[tuple[str, ...]]) -> Co
 def version_of(own: dict[str, Any], properties: dict[int, Properties]) -> tuple[int, bool]:
     """The version to connect with, and whether 3.1.1 may follow if the server refuses it."""
     needing = "-D" if properties else "-x" if own["session_expiry"] is not None else ""
+    needing = "--scram" if own["scram"] else needing
     version = own["mqtt_version"]
     if version is None:
         return MQTT5, not needing
@@ -474,19 +493,42 @@ def password_of(own: dict[str, Any], address: Address) -> bytes | None:
         raise click.UsageError(f"--password-file {path}: {problem.strerror}") from None
 
 
+def scram_of(
+    user_name: str | None, password: bytes | None, properties: dict[int, Properties]
+) -> tuple[str, str]:
+    """The user name and password for --scram. Raises click.UsageError."""
+    if user_name is None or password is None:
+        raise click.UsageError("--scram needs a user name (-u) and a password (--password-file)")
+    if properties.get(CONNECT, NO_PROPERTIES).authentication_method is not None:
+        raise click.UsageError("give one of --scram and -D connect authentication-method")
+    try:
+        text = password.decode()
+        ScramAuthentication(user_name, text)
+    except UnicodeDecodeError:
+        raise click.UsageError("--scram: the password is not UTF-8") from None
+    except ValueError as problem:
+        raise click.UsageError(f"--scram: {problem}") from None
+    return user_name, text
+
+
 def address_of(own: dict[str, Any]) -> tuple[Address, str | None]:
     """The server, and the topic of -L. TLS and WebSocket are part of an address."""
     host, port, url, unix = own["host"], own["port"], own["url"], own["unix"]
     try:
         if unix is not None:
-            if host is not None or url is not None or own["ws"]:
-                raise click.UsageError("--unix cannot be combined with -h, -L or --ws")
+            if host is not None or port is not None or url is not None or own["ws"]:
+                raise click.UsageError("--unix cannot be combined with -h, -p, -L or --ws")
+            if asks_for_tls(own):
+                raise click.UsageError(
+                    "--unix cannot be combined with --cafile, --capath or --tls-use-os-certs: a"
+                    " Unix socket is used without TLS"
+                )
             if own["bind_address"] is not None:
                 raise click.UsageError("-A cannot be combined with --unix")
             return Address("unix", "", 0, unix), None
         topic = None
         scheme = "ws" if own["ws"] else "mqtt"
-        secure = bool(own["cafile"] or own["capath"] or own["tls_use_os_certs"])
+        secure = asks_for_tls(own)
         path = user_name = password = None
         if url is not None:
             if host is not None:
@@ -497,9 +539,12 @@ def address_of(own: dict[str, Any]) -> tuple[Address, str | None]:
                 scheme = "ws"
             secure = secure or parsed.secure
             port = parsed.port if port is None else port
-        secure = secure or port == TLS_PORT
-        if own["no_tls"]:
-            secure = False
+        if own["no_tls"] and secure:
+            raise click.UsageError(
+                "--no-tls cannot be combined with --cafile, --capath, --tls-use-os-certs, mqtts://"
+                " or wss://"
+            )
+        secure = secure or (port == TLS_PORT and not own["no_tls"])
         if scheme == "ws":
             path = DEFAULT_RESOURCE
         name = scheme + ("s" if secure else "")
@@ -509,6 +554,11 @@ def address_of(own: dict[str, Any]) -> tuple[Address, str | None]:
         return Address(name, host, port, path or "", user_name, password), topic
     except BadAddress as problem:
         raise click.UsageError(str(problem)) from None
+
+
+def asks_for_tls(own: dict[str, Any]) -> bool:
+    """Whether a flag names the trusted certificates, which selects TLS."""
+    return bool(own["cafile"] or own["capath"] or own["tls_use_os_certs"])
 
 
 def client_id_of(own: dict[str, Any]) -> str:

@@ -438,6 +438,8 @@ def command(
     for packet_type, name in ((SUBSCRIBE, "subscribe"), (UNSUBSCRIBE, "unsubscribe")):
         if packet_type in connection.properties:
             raise click.UsageError(f"-D {name}: `semel pub` does not send this packet")
+    if topic is not None and connection.topic is not None:
+        raise click.UsageError("give one of -t and the topic of -L: a message has one topic")
     chosen = topic if topic is not None else connection.topic
     if chosen is None:
         raise click.UsageError("the topic is missing: give -t TOPIC, or -L with a topic")

@@ -24,6 +24,7 @@ R = TypeVar("R")
 
 LANDING: Final = "Landing"
 MAINTENANCE: Final = "Maintenance"
+METRICS: Final = "Metrics"
 
 # The heading of a section's flags, if HEADINGS has no other for a key.
 DEFAULT_HEADINGS: Final[Mapping[str, str]] = {
@@ -31,15 +32,24 @@ DEFAULT_HEADINGS: Final[Mapping[str, str]] = {
     "store": STORAGE,
     "ingest": CONNECTION,
     "land": LANDING,
+    "bridges": METRICS,
 }
 HEADINGS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "broker": {
-        CONNECTION: ("host", "port", "connect_timeout", "packet_timeout", "maximum_keep_alive"),
+        CONNECTION: (
+            *("host", "port", "anonymous"),
+            *("connect_timeout", "packet_timeout", "maximum_keep_alive"),
+        ),
         SESSION: (
             *("maximum_session_expiry", "receive_maximum", "inflight_window"),
             *("topic_alias_maximum", "client_topic_aliases", "response_topic_prefix"),
+            "overlapping",
         ),
-        LOGGING: ("log_level", "connection_messages", "sys_interval"),
+        LOGGING: (
+            *("log_level", "log_format", "connection_messages", "log_lines_per_minute"),
+            "sys_interval",
+        ),
+        METRICS: ("metrics_host", "metrics_port"),
     },
     "ingest": {
         SESSION: ("topic", "qos", "share", "client_id", "session_expiry"),
@@ -58,12 +68,15 @@ HEADINGS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             *("maintenance", "target_file_size", "small_files", "file_retention"),
             "log_entries",
         ),
+        METRICS: ("metrics_host", "metrics_port"),
     },
 }
 # Metavars of flags that are settings only.
 SETTING_METAVARS: Final[Mapping[str, str]] = {
     "--checkpoint": "ADDRESS",
     "--master": "URL",
+    "--metrics-host": "HOST",
+    "--metrics-port": "PORT",
     "--response-topic-prefix": "TOPIC",
     "--share": "NAME",
     "--stream": "NAME",

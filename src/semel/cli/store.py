@@ -505,10 +505,11 @@ def print_sessions(found: Sequence[StoredSession], *, is_json: bool) -> None:
         click.echo(json.dumps({"sessions": [asdict(each) for each in found]}))
         return
     print_table(
-        ("client", "expires", "subscriptions", "queued", "in flight"),
+        ("client", "user", "expires", "subscriptions", "queued", "in flight"),
         [
             (
                 ascii(each.client_id),
+                "" if each.user_name is None else ascii(each.user_name),
                 shown_end(each),
                 each.subscriptions,
                 each.queued,

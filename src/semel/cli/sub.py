@@ -97,7 +97,7 @@ class MessageReader:
         if request.no_retained and message.retain:
             message.ack()
             return False
-        if request.share >= 100 or random.random() * 100 < request.share:
+        if request.share >= 100 or random.random() * 100 < request.share:  # nosec B311
             text, problem = self.print(message if self.style.identifiers else stripped(message))
             await self.output.write(text)
             if problem is not None and not self.style.quiet:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -71,7 +72,7 @@ STOPPING_TEXTS: Final = {
     cls=SemelCommand,
     examples=(
         "semel up",
-        "semel up --data /var/lib/semel --host 0.0.0.0 --lake s3://bucket/lake",
+        "semel up --data /var/lib/semel --lake s3://bucket/lake",
         "semel up --no-land --quiet",
     ),
 )
@@ -81,6 +82,12 @@ STOPPING_TEXTS: Final = {
 )
 @shared_option("--host", help="The address to listen on.  [default: 127.0.0.1]")
 @shared_option("--port", help="The TCP port to listen on.  [default: 1883]")
+@click.option(
+    "--anonymous",
+    is_flag=True,
+    help="Let everyone who can reach the broker connect without a user name, also from other "
+    "machines.",
+)
 @shared_option(
     "--root",
     help="Where the record is kept: a directory, or an object store.  [default: <data>/streams]",
@@ -107,6 +114,7 @@ def command(
     data: str | None,
     host: str | None,
     port: str | None,
+    anonymous: bool,
     root: str | None,
     lake: str | None,
     interval: str | None,
@@ -126,7 +134,7 @@ def command(
     land`.
     """
     given: dict[str, dict[str, object]] = {
-        "broker": {"host": host, "port": port},
+        "broker": {"host": host, "port": port, "anonymous": True if anonymous else None},
         "store": {"data": data, "root": root},
         "land": {
             "lake": lake,
@@ -194,7 +202,8 @@ class UpReport:
         # When the status was printed, without a terminal, and its row numbers.
         self._printed_at = time.monotonic()
         self._printed: tuple[int, int | None] = (0, None)
-        self._address: tuple[str, int] | None = None
+        # The listeners of the broker, when commands were suggested.
+        self._listeners: object = None
 
     def begin(self, supervisor: Supervisor) -> None:
         """Print the locations. Must be called in the event loop, before the first event."""
@@ -218,7 +227,7 @@ class UpReport:
         if event.kind == READY:
             self._print(event.text, part=event.part)
             if event.part == BROKER:
-                self._suggest_commands(str(event.facts["host"]), int(str(event.facts["port"])))
+                self._suggest_commands(event.facts)
         elif event.kind == DIED:
             if not is_repeated:
                 self._print(death_text(event), part=event.part, is_problem=True)
@@ -238,15 +247,17 @@ class UpReport:
             # A line of unknown level, such as one of a traceback, is a problem.
             self._print(event.text, part=event.part, is_problem=level != INFO)
 
-    def _suggest_commands(self, host: str, port: int) -> None:
+    def _suggest_commands(self, facts: Mapping[str, object]) -> None:
         """Suggest commands to try when the broker is ready the first time, or has another port."""
-        if self._address == (host, port):
+        listeners = facts.get("listeners")
+        if self._listeners == listeners:
             return
-        self._address = (host, port)
+        self._listeners = listeners
         create_lake_folder(self.plan)
         program = program_name(sys.argv, os.environ)
-        commands = suggested_commands(self.plan, program, host=host, port=port)
-        self._put_object("try", host=host, port=port, commands=commands)
+        commands = suggested_commands(self.plan, program, listeners=listeners)
+        address = {key: facts[key] for key in ("host", "port") if key in facts}
+        self._put_object("try", **address, listeners=listeners, commands=commands)
         if not self._is_quiet:
             lines = ["", "Try, in another shell in this folder:"]
             self._line.print("\n".join([*lines, *(f"  {each}" for each in commands), ""]))

@@ -8,6 +8,7 @@ from semel.client.errors import Disconnected, Refused
 from semel.client.messages import Messages
 from semel.client.received import Received
 from semel.client.reconnect import Backoff
+from semel.client.scram import ScramAuthentication
 
 __all__ = [
     "Address",
@@ -20,5 +21,6 @@ __all__ = [
     "Messages",
     "Received",
     "Refused",
+    "ScramAuthentication",
     "parse_address",
 ]

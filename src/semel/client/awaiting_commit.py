@@ -33,3 +33,9 @@ class AwaitingCommit:
         self.arrivals = arrivals
         self.stored = stored
         self.connack = connack
+
+    def add(self, packets: list[Outgoing], arrivals: list[Incoming], stored: list[int]) -> None:
+        """Let these await the commit as well, after the others."""
+        self.packets.extend(packets)
+        self.arrivals.extend(arrivals)
+        self.stored.extend(stored)

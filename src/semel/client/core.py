@@ -33,10 +33,10 @@ from semel.client.inbox import Inbox
 from semel.client.keep_alive import KeepAlive
 from semel.client.received import Incoming
 from semel.client.recording import break_key, next_row
-from semel.client.stored_session import restore_session
+from semel.client.stored_session import poll, restore_session
 from semel.client.subscriptions import ClientSubscriptions
 from semel.mqtt.codec import Decoder, Packet, encode
-from semel.mqtt.delivery import Delivery
+from semel.mqtt.delivery import Delivery, Receipt
 from semel.mqtt.exchange import CONNECTING, Exchange
 from semel.mqtt.message import Message
 from semel.mqtt.packet_types import MQTT5, PUBACK, PUBCOMP, PUBREC
@@ -51,7 +51,9 @@ from semel.mqtt.packets.unsubscribe import UnsubAck, Unsubscribe
 from semel.mqtt.properties import NO_PROPERTIES, Properties
 from semel.mqtt.reasons import FAILURE, SUCCESS
 from semel.mqtt.session import NEVER_EXPIRES, Outgoing, Session
+from semel.mqtt.session_drops import give_up_expired
 from semel.mqtt.session_exchanges import open_exchanges
+from semel.mqtt.session_reset import reset_session
 from semel.mqtt.side import CLIENT, SERVER
 from semel.mqtt.violation import Violation
 from semel.store.commit import Commit
@@ -78,6 +80,8 @@ class ClientCore:
     connection_end: ConnectionEnd | None
     # Called when the program has acknowledged a message, so that the owner calls `flush`.
     on_acknowledged: Callable[[], None] | None
+    # Gets each new message with its topic, Receipt and time, instead of the inbox: for a bridge.
+    on_publish: Callable[[Publish, str, Receipt, float], None] | None
     # --- state that the owner may read ---
     client_id: str
     # Whether this end has the state of a session [4.1].
@@ -143,6 +147,7 @@ class ClientCore:
         self.connack = None
         self.connection_end = None
         self.on_acknowledged = None
+        self.on_publish = None
         self.client_id = client_id
         self.has_state = False
         self.is_connect_unanswered = False
@@ -225,7 +230,7 @@ class ClientCore:
             self._store, self._store_id, self.session, self.subscriptions
         )
         if expiry_interval is None:
-            self._commit.sessions.append((self._store_id, self.client_id, 0))
+            self._commit.sessions.append((self._store_id, self.client_id, 0, ""))
         else:
             self.has_state = expiry_interval > 0
         return self._inbox.restore(self._store)
@@ -332,7 +337,7 @@ class ClientCore:
 
     def expire(self, now: float) -> None:
         """Drop publications that have expired in the backlog [MQTT-3.3.2-5]."""
-        self._give_up(self.session.give_up_expired(now), now)
+        self._give_up(give_up_expired(self.session, now), now)
 
     # --- the program's requests -------------------------------------------------------------------
 
@@ -473,10 +478,9 @@ class ClientCore:
             maximum_packet_size=server.maximum_packet_size,
         )
         if self._store.is_durable:
-            expiry = properties.session_expiry_interval
-            if expiry is None:
-                expiry = self._parameters.session_expiry
-            self._commit.sessions.append((self._store_id, self.client_id, expiry))
+            given = properties.session_expiry_interval
+            expiry = self._parameters.session_expiry if given is None else given
+            self._commit.sessions.append((self._store_id, self.client_id, expiry, ""))
         self._pending_connack = packet
 
     def _discard_session(self) -> None:
@@ -484,7 +488,7 @@ class ClientCore:
 
         Messages that the program wants to send, and those it has not acknowledged, stay.
         """
-        complete, again = self.session.reset()
+        complete, again = reset_session(self.session)
         for delivery in complete:
             self._add_outcome(delivery, PUBREC, SUCCESS, NO_PROPERTIES)
         self._pubrec_reasons = {}
@@ -538,6 +542,9 @@ class ClientCore:
             self.recorded += 1
             self.session.accept(receipt)
             return
+        if self.on_publish is not None:
+            self.on_publish(packet, topic, receipt, now)
+            return
         incoming = self._inbox.receive(packet, topic, receipt, self._commit)
         if incoming is not None:
             self._arrivals.append(incoming)
@@ -566,54 +573,60 @@ class ClientCore:
 
     def flush(self, now: float, wall: float) -> None:
         """End the tick: commit durable changes, and send what need not await a commit."""
-        requests: list[Outgoing] = []
-        if self.is_connected:
-            self._poll(now)
-            if self.subscriptions.due:
-                with_identifiers = self._exchange.subscription_identifiers_available
-                requests = self.subscriptions.make_requests(
-                    self.session, self.version, with_identifiers=with_identifiers
-                )
-        changes, packets = self.session.drain()
-        packets.extend(requests)
-        # The store has every filter that the server may have: it is stored before its SUBSCRIBE.
-        filters = self.subscriptions.take_changes()
-        if not self._store.is_durable:
-            self._release_now(packets, now)
-            return
+        packets = self.collect(now)
         commit = self._commit
-        for change in changes:
-            commit.changes.append((self._store_id, change))
-        for topic_filter, requested in filters:
-            identifier = 0 if requested is None else requested.identifier
-            subscription = None if requested is None else requested.subscription
-            commit.subscriptions.append((self._store_id, topic_filter, subscription, identifier))
-        arrivals, stored = self._arrivals, self._to_be_stored
-        connack = self._pending_connack
         if commit.is_empty():
-            if self._awaiting:
-                # Keep the order: nothing overtakes what awaits an earlier commit.
-                last = self._awaiting[-1]
-                # Packets follow CONNACK, whose commit is the first of its connection.
-                assert not packets or last.connection == self._connection
-                last.packets.extend(packets)
-                last.arrivals.extend(arrivals)
-                last.stored.extend(stored)
-                self._arrivals = []
-                self._to_be_stored = []
-            else:
-                self._release_now(packets, now)
+            self.pass_on(packets, now)
             return
         self._last_commit += 1
         commit.number = self._last_commit
         commit.at = wall
-        self._commit = Commit()
+        self.await_commit(packets, Commit())
+        if self._store.write(commit):
+            self.on_committed(1, now)
+
+    def use_commit(self, commit: Commit) -> None:
+        """Add durable changes to this commit, which belongs to an owner that writes the changes of
+        two cores as one: it calls the three methods below instead of `flush`."""
+        assert self._commit.is_empty()
+        self._commit = commit
+
+    def collect(self, now: float) -> list[Outgoing]:
+        """Add the durable changes of this tick to the commit. Returns the packets to send."""
+        if self.is_connected:
+            self._give_up(poll(self.session, self._store, self._store_id, now), now)
+        changes, packets = self.session.drain()
+        self._commit.changes.extend([(self._store_id, change) for change in changes])
+        if self.is_connected and self.subscriptions.due:
+            with_identifiers = self._exchange.server_features.subscription_identifiers
+            packets += self.subscriptions.make_requests(
+                self.session, self.version, with_identifiers=with_identifiers
+            )
+        # The store has every filter that the server may have before its SUBSCRIBE is sent.
+        commit = self._commit if self._store.is_durable else None
+        self.subscriptions.store_changes(self._store_id, commit)
+        return packets
+
+    def pass_on(self, packets: list[Outgoing], now: float) -> None:
+        """Send `packets`, because there is nothing to commit, but not before earlier ones."""
+        if not self._awaiting:
+            self._release_now(packets, now)
+            return
+        last = self._awaiting[-1]
+        # Packets follow CONNACK, whose commit is the first of its connection.
+        assert not packets or last.connection == self._connection
+        last.add(packets, self._arrivals, self._to_be_stored)
+        self._arrivals = []
+        self._to_be_stored = []
+
+    def await_commit(self, packets: list[Outgoing], following: Commit) -> None:
+        """Send `packets` when the store has the commit; later changes belong to `following`."""
+        arrivals, stored, connack = self._arrivals, self._to_be_stored, self._pending_connack
+        self._awaiting.append(AwaitingCommit(self._connection, packets, arrivals, stored, connack))
+        self._commit = following
         self._arrivals = []
         self._to_be_stored = []
         self._pending_connack = None
-        self._awaiting.append(AwaitingCommit(self._connection, packets, arrivals, stored, connack))
-        if self._store.write(commit):
-            self.on_committed(1, now)
 
     def on_committed(self, count: int, now: float) -> None:
         """The store has the next `count` commits."""
@@ -642,19 +655,6 @@ class ClientCore:
     def _open_session(self, connack: ConnAck) -> None:
         self._is_session_open = True
         self.connack = connack
-
-    def _poll(self, now: float) -> None:
-        """Send what may be sent, loading more of the backlog from the store."""
-        session = self.session
-        self._give_up(session.poll(now), now)
-        while session.backlog.missing():
-            deliveries = self._store.queue(
-                self._store_id, session.backlog.first_beyond, session.backlog.missing()
-            )
-            if not deliveries:
-                return
-            session.backlog.refill(deliveries)
-            self._give_up(session.poll(now), now)
 
     def _give_up(self, deliveries: list[Delivery], now: float) -> None:
         """Report publications that were not sent: expired, or too large for the server."""

@@ -216,6 +216,7 @@ class Ingest:
             plan.address,
             self,
             tls=plan.tls,
+            authentication=plan.authentication,
             timeout=CONNECT_SECONDS,
             backoff=plan.backoff,
             clean_start=self._starts_clean(core, stream),
@@ -353,7 +354,7 @@ class Ingest:
         assert self._link is not None
         refusal: Exception | None = None
         for answer in answers:
-            problem = _refusal_of(answer)
+            problem = refusal_of(answer)
             if not answer.subscribed:
                 if problem is None:
                     LOG.info("unsubscribed from %s", answer.topic_filter)
@@ -435,7 +436,7 @@ def positions(connection: sqlite3.Connection, stream: int) -> tuple[int, int, fl
     return stored, sealed, lag
 
 
-def _refusal_of(answer: SubscriptionAnswer) -> Exception | None:
+def refusal_of(answer: SubscriptionAnswer) -> Exception | None:
     """Why the broker refused a SUBSCRIBE or UNSUBSCRIBE, None if it did not."""
     if answer.violation is not None:
         return answer.violation

@@ -1,19 +1,28 @@
 """The plan of an ingest: its settings, checked and turned into the objects that it needs."""
 
 import ssl
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from semel.client.address import Address, BadAddress, parse_address
+from semel.client.authentication import ClientAuthentication
 from semel.client.connect_parameters import ConnectParameters
-from semel.client.ingest_settings import VERSIONS, IngestSettings
+from semel.client.connection_settings import VERSIONS
+from semel.client.ingest_settings import IngestSettings
 from semel.client.outbox import make_client_id
 from semel.client.reconnect import Backoff
+from semel.client.scram import ScramAuthentication
 from semel.client.tls import TlsError, make_context
 from semel.mqtt.packet_types import MQTT5, MQTT311
 from semel.mqtt.packets.subscribe import Subscription
-from semel.mqtt.properties import NO_PROPERTIES, SESSION_EXPIRY_INTERVAL, Properties
+from semel.mqtt.properties import (
+    AUTHENTICATION_METHOD,
+    NO_PROPERTIES,
+    SESSION_EXPIRY_INTERVAL,
+    Properties,
+    PropertyItem,
+)
 from semel.mqtt.session import NEVER_EXPIRES
 from semel.mqtt.topics import SHARE_PREFIX, check_share, check_topic_filter, is_shared, split_share
 from semel.mqtt.violation import Violation
@@ -27,7 +36,7 @@ DATA_FOLDER: Final = ".semel-ingest"
 TLS_SETTINGS: Final = {
     "certfile": "cert",
     "keyfile": "key",
-    "password": "key_password",
+    "password": "key_password",  # nosec B105 # a name of a setting
     "minimum_version": "tls_version",
     "alpn": "tls_alpn",
 }
@@ -38,12 +47,30 @@ FIRST_WAIT: Final = 0.5
 
 
 @dataclass(frozen=True)
+class Credentials:
+    """How a client proves who it is: by CONNECT, or else by an authentication method."""
+
+    user_name: str | None = None
+    password: bytes | None = field(default=None, repr=False)
+    authentication: ClientAuthentication | None = None
+
+    @property
+    def properties(self) -> list[PropertyItem]:
+        """The properties of CONNECT that announce the method."""
+        if self.authentication is None:
+            return []
+        return [(AUTHENTICATION_METHOD, self.authentication.method)]
+
+
+@dataclass(frozen=True)
 class IngestPlan:
     """All that an Ingest needs; every part is valid."""
 
     address: Address
     tls: ssl.SSLContext | None
     connect_parameters: ConnectParameters
+    # The authentication method, None without one.
+    authentication: ClientAuthentication | None
     # "": the one in the store, or a new one
     client_id: str
     subscriptions: tuple[Subscription, ...]
@@ -60,10 +87,11 @@ def make_plan(settings: IngestSettings, store: StoreSettings) -> IngestPlan:
     """The plan for these settings. Raises SettingsError with every problem."""
     problems: list[str] = []
     version = VERSIONS[settings.mqtt_version or "5"]
-    address = _address(settings, problems)
+    address = broker_address(settings, problems)
     subscriptions = _subscriptions(settings, version, problems)
-    tls = None if address is None else _tls(settings, address, problems)
-    connect_parameters = _connect_parameters(settings, version, address, problems)
+    tls = None if address is None else tls_context(settings, address, problems)
+    user = credentials(settings, address, problems)
+    connect_parameters = _connect_parameters(settings, version, user, problems)
     if settings.stream is None:
         problems.append("no stream is given: name it with --stream NAME")
     store_settings = _store_settings(store, settings.stream or "", problems)
@@ -83,6 +111,7 @@ def make_plan(settings: IngestSettings, store: StoreSettings) -> IngestPlan:
         address=address,
         tls=tls,
         connect_parameters=connect_parameters,
+        authentication=user.authentication,
         client_id=settings.client_id or "",
         subscriptions=subscriptions,
         store=store_settings,
@@ -90,14 +119,18 @@ def make_plan(settings: IngestSettings, store: StoreSettings) -> IngestPlan:
         backoff=Backoff(min(FIRST_WAIT, settings.longest_wait), settings.longest_wait),
         warnings=_warnings(subscriptions, version),
     )
-    return plan if settings.mqtt_version else replace(plan, fallback=_fallback(settings, plan))
+    if settings.mqtt_version:
+        return plan
+    return replace(plan, fallback=_fallback(settings, plan, user))
 
 
-def _fallback(settings: IngestSettings, plan: IngestPlan) -> IngestPlan | None:
+def _fallback(settings: IngestSettings, plan: IngestPlan, user: Credentials) -> IngestPlan | None:
     """The plan for a broker that refuses MQTT 5.0; None if only 5.0 allows these settings."""
+    if user.authentication is not None:
+        return None
     problems: list[str] = []
     subscriptions = _subscriptions(settings, MQTT311, problems)
-    connect_parameters = _connect_parameters(settings, MQTT311, plan.address, problems)
+    connect_parameters = _connect_parameters(settings, MQTT311, user, problems)
     if connect_parameters is None or problems:
         return None
     warnings = _warnings(subscriptions, MQTT311)
@@ -117,7 +150,8 @@ def problem_with(
     return SettingProblem(sentence, setting=setting, rest=rest)
 
 
-def _address(settings: IngestSettings, problems: list[str]) -> Address | None:
+def broker_address(settings: IngestSettings, problems: list[str]) -> Address | None:
+    """The address of the broker, None if `problems` got a sentence about it."""
     if settings.url is None:
         problems.append(
             SettingProblem(
@@ -168,7 +202,10 @@ def _subscriptions(
     return tuple(found.values())
 
 
-def _tls(settings: IngestSettings, address: Address, problems: list[str]) -> ssl.SSLContext | None:
+def tls_context(
+    settings: IngestSettings, address: Address, problems: list[str]
+) -> ssl.SSLContext | None:
+    """The TLS context for an address, None without TLS. Appends what is wrong to `problems`."""
     options = {
         "cafile": settings.cafile,
         "capath": settings.capath,
@@ -225,25 +262,54 @@ def _password(settings: IngestSettings, problems: list[str]) -> bytes | None:
     return data.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def _connect_parameters(
-    settings: IngestSettings, version: int, address: Address | None, problems: list[str]
-) -> ConnectParameters | None:
+def credentials(
+    settings: IngestSettings, address: Address | None, problems: list[str]
+) -> Credentials:
+    """User name and password: those of the settings, or else of the address; and by which method
+    they are proved. Appends what is wrong to `problems`."""
+    count = len(problems)
     password = _password(settings, problems)
     user_name = settings.username
     if address is not None:
         user_name = address.user_name if user_name is None else user_name
         password = address.password if password is None else password
+    if not settings.scram:
+        return Credentials(user_name, password)
+    if settings.mqtt_version not in (None, "5"):
+        _add_scram_problem("needs MQTT 5.0: leave mqtt_version out, or set it to 5", problems)
+    if address is None or len(problems) > count:
+        # What is missing may be in the address or the file that could not be read.
+        return Credentials()
+    if user_name is None or password is None:
+        _add_scram_problem("needs a user name and a password: set both", problems)
+        return Credentials()
+    try:
+        return Credentials(authentication=ScramAuthentication(user_name, password.decode()))
+    except UnicodeDecodeError:
+        _add_scram_problem("cannot be used: the password is not UTF-8", problems)
+    except ValueError as problem:
+        _add_scram_problem(f"cannot be used: {problem}", problems)
+    return Credentials()
+
+
+def _add_scram_problem(reason: str, problems: list[str]) -> None:
+    problems.append(SettingProblem(f"scram {reason}", setting="scram", rest=f" {reason}"))
+
+
+def _connect_parameters(
+    settings: IngestSettings, version: int, user: Credentials, problems: list[str]
+) -> ConnectParameters | None:
     properties = NO_PROPERTIES
     expiry = NEVER_EXPIRES
     if version == MQTT5:
         expiry = settings.session_expiry
         # No Receive Maximum: the store limits what is read.
-        properties = Properties([(SESSION_EXPIRY_INTERVAL, expiry)])
+        properties = Properties([(SESSION_EXPIRY_INTERVAL, expiry), *user.properties])
     connect_parameters = ConnectParameters(
         version,
         keep_alive=settings.keep_alive,
-        user_name=user_name,
-        password=password,
+        user_name=user.user_name,
+        password=user.password,
         will=None,
         properties=properties,
         session_expiry=expiry,

@@ -2,16 +2,31 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar
 
-from semel.mqtt.packet_types import MQTT5, MQTT311
+from semel.client.connection_settings import (
+    cafile_setting,
+    capath_setting,
+    cert_setting,
+    ciphers_setting,
+    client_id_setting,
+    insecure_setting,
+    key_password_setting,
+    key_setting,
+    mqtt_version_setting,
+    password_file_setting,
+    password_setting,
+    scram_setting,
+    tls_alpn_setting,
+    tls_version_setting,
+    username_setting,
+)
+from semel.mqtt.packet_types import MQTT5
 from semel.mqtt.session import NEVER_EXPIRES
 from semel.mqtt.topics import SHARE_PREFIX, check_share, check_topic_filter
 from semel.mqtt.violation import Violation
 from semel.settings import BYTES, SECONDS, check, setting
 from semel.store.settings import stream_name_problem
-
-VERSIONS: Final = {"5": MQTT5, "3.1.1": MQTT311}
 
 
 def _about_topic(topic_filter: str) -> str | None:
@@ -66,11 +81,7 @@ class IngestSettings:
         "and each message goes to one subscriber of the share.",
         rule=_about_share,
     )
-    client_id: str | None = setting(
-        None,
-        "The client identifier, the same at every start. By default one is generated and kept in "
-        "the store.",
-    )
+    client_id: str | None = client_id_setting()
     session_expiry: int = setting(
         NEVER_EXPIRES,
         "How long the broker should keep the session without a connection; 4294967295 is forever. "
@@ -79,11 +90,7 @@ class IngestSettings:
         minimum=1,
         maximum=NEVER_EXPIRES,
     )
-    mqtt_version: str | None = setting(
-        None,
-        "The version of MQTT. By default 5, and 3.1.1 if the broker refuses it.",
-        choices=tuple(VERSIONS),
-    )
+    mqtt_version: str | None = mqtt_version_setting()
     keep_alive: int = setting(
         60,
         "The Keep Alive interval: a connection that is silent for longer is checked with PINGREQ, "
@@ -100,29 +107,19 @@ class IngestSettings:
         minimum=0.01,
         maximum=86_400,
     )
-    username: str | None = setting(None, "The user name.")
-    password: str | None = setting(None, "The password.", secret=True)
-    password_file: Path | None = setting(  # noqa: RUF009
-        None,
-        "A file that contains only the password. A line end after it is ignored.",
-    )
-    cafile: Path | None = setting(  # noqa: RUF009
-        None, "File of trusted CA certificates (PEM)."
-    )
-    capath: Path | None = setting(None, "Directory of trusted CA certificates.")  # noqa: RUF009
-    cert: Path | None = setting(None, "The client certificate (PEM).")  # noqa: RUF009
-    key: Path | None = setting(None, "The key of the client certificate (PEM).")  # noqa: RUF009
-    key_password: str | None = setting(None, "The password of the key.", secret=True)
-    tls_version: str | None = setting(
-        None, "The minimum TLS version. By default tlsv1.2.", choices=("tlsv1.2", "tlsv1.3")
-    )
-    ciphers: str | None = setting(None, "The TLS 1.2 ciphers, as an OpenSSL cipher list.")
-    tls_alpn: str | None = setting(None, "The ALPN protocol to offer.")
-    insecure: bool = setting(
-        False,
-        "Accept a certificate for another host name. Any server with a trusted certificate can "
-        "then pose as the broker.",
-    )
+    username: str | None = username_setting()
+    password: str | None = password_setting()
+    password_file: Path | None = password_file_setting()  # noqa: RUF009
+    scram: bool = scram_setting()
+    cafile: Path | None = cafile_setting()  # noqa: RUF009
+    capath: Path | None = capath_setting()  # noqa: RUF009
+    cert: Path | None = cert_setting()  # noqa: RUF009
+    key: Path | None = key_setting()  # noqa: RUF009
+    key_password: str | None = key_password_setting()
+    tls_version: str | None = tls_version_setting()
+    ciphers: str | None = ciphers_setting()
+    tls_alpn: str | None = tls_alpn_setting()
+    insecure: bool = insecure_setting()
     retain_for: float | None = setting(
         None,
         "How long rows are kept after receipt. A segment whose newest row is older is deleted, but "

@@ -123,8 +123,13 @@ class BrokerLink:
         store: DiskStore | None = None,
         authentication: ClientAuthentication | None = None,
         connector: Connector = open_transport,
+        flush_core: Callable[[float, float], None] | None = None,
     ) -> None:
-        """`purge` makes a 3.1.1 server discard the session of this client identifier."""
+        """`purge` makes a 3.1.1 server discard the session of this client identifier.
+
+        With `flush_core` the owner flushes the core together with another one. It has connected the
+        store, and calls `on_committed`, `on_condition_changed` and `on_store_failed`.
+        """
         self.core = core
         self.address = address
         self.owner = owner
@@ -169,12 +174,13 @@ class BrokerLink:
         # Tasks that await a PINGRESP, by the number of the PINGREQ on this connection.
         self._pings: dict[int, asyncio.Future[None]] = {}
         core.on_acknowledged = self.schedule
-        if store is not None:
+        self._flush_core = core.flush if flush_core is None else flush_core
+        if store is not None and flush_core is None:
             store.connect(
                 self.loop,
-                safe=self._on_committed,
-                changed=self._on_condition_changed,
-                failed=self._store_failed,
+                safe=self.on_committed,
+                changed=self.on_condition_changed,
+                failed=self.on_store_failed,
             )
 
     def now(self) -> float:
@@ -250,16 +256,21 @@ class BrokerLink:
         if self._is_stopped or self._is_verifying:
             return
         try:
-            core.flush(self.now(), time.time())
+            self._flush_core(self.now(), time.time())
         except Unusable as problem:
-            self._store_failed(str(problem))
+            self.on_store_failed(str(problem))
             return
         if core.connack is not None and self.authentication is not None:
             self._is_verifying = True
             self._run_authentication(self._verify, self.authentication, core.connack)
             return
-        self._write()
-        self._report_events()
+        self.release()
+
+    def release(self) -> None:
+        """Write what the core has to send, and report events to the owner."""
+        if not self._is_stopped:
+            self._write()
+            self._report_events()
 
     def _write(self) -> None:
         data = self.core.take_output()
@@ -474,6 +485,10 @@ class BrokerLink:
             self._wake()
             self.schedule()
 
+    def drop_connection(self, why: str) -> None:
+        """End the connection, for this reason; the link reconnects."""
+        self._set_lost(Disconnected(why))
+
     def lost(self, why: str | None) -> None:
         """The network connection is closed."""
         self._set_lost(Disconnected(why or "the server closed the connection"))
@@ -503,7 +518,8 @@ class BrokerLink:
 
     # --- events of the store ----------------------------------------------------------------------
 
-    def _on_committed(self, commits: list[Commit]) -> None:
+    def on_committed(self, commits: list[Commit]) -> None:
+        """The store has these commits."""
         if self._is_stopped:
             return
         self.core.on_committed(len(commits), self.now())
@@ -511,11 +527,13 @@ class BrokerLink:
         if self.core.is_committed:
             self._wake()
 
-    def _on_condition_changed(self) -> None:
+    def on_condition_changed(self) -> None:
+        """The store pauses reading, or no longer does."""
         self._update_reading()
         self._wake()
 
-    def _store_failed(self, why: str) -> None:
+    def on_store_failed(self, why: str) -> None:
+        """Nothing more can be stored, so nothing more is sent."""
         self._is_stopped = True
         self._fail(Disconnected(f"the store can no longer be used: {why}"))
         if self._task is not None:

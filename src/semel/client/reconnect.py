@@ -22,4 +22,4 @@ class Backoff:
     def delay(self, failures: int) -> float:
         """The delay after this many failures, at least one."""
         longest = min(self.most, self.first * 2.0 ** min(failures - 1, 63))
-        return longest * random.uniform(0.5, 1.0)
+        return longest * random.uniform(0.5, 1.0)  # nosec B311 # a wait, no secret

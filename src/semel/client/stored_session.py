@@ -1,6 +1,7 @@
-"""Restores the session of a client from its store."""
+"""Loads the session of a client from its store, and its backlog as messages are sent."""
 
 from semel.client.subscriptions import ClientSubscriptions
+from semel.mqtt.delivery import Delivery
 from semel.mqtt.session import Session
 from semel.mqtt.session_restore import restore_backlog, restore_exchanges
 from semel.store.store import Store
@@ -33,3 +34,19 @@ def restore_session(
         if owner == store_id:
             subscriptions.restore(subscription, identifier)
     return expiry_interval
+
+
+def poll(session: Session, store: Store, store_id: int, now: float) -> list[Delivery]:
+    """Send what may be sent, loading more of the backlog from the store.
+
+    Returns the deliveries that were dropped because they are expired or too large.
+    """
+    given_up = session.poll(now)
+    while session.backlog.missing():
+        backlog = session.backlog
+        deliveries = store.queue(store_id, backlog.first_beyond, backlog.missing())
+        if not deliveries:
+            break
+        backlog.refill(deliveries)
+        given_up.extend(session.poll(now))
+    return given_up

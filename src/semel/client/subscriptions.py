@@ -15,6 +15,7 @@ from semel.mqtt.packets.unsubscribe import Unsubscribe
 from semel.mqtt.properties import NO_PROPERTIES, SUBSCRIPTION_IDENTIFIER, Properties
 from semel.mqtt.session import Outgoing, Session
 from semel.mqtt.topics import split_share, topic_matches
+from semel.store.commit import Commit
 
 # How many topics have their matching filters cached; beyond that the cache is cleared.
 _CACHED_TOPICS: Final = 10_000
@@ -150,11 +151,14 @@ class ClientSubscriptions:
             requests.append(Subscribe(packet_id, [subscription], properties=properties))
         return requests
 
-    def take_changes(self) -> list[tuple[str, RequestedSubscription | None]]:
-        """Take the changes for the store; None: the server no longer has the subscription."""
-        changes = self._changes
+    def store_changes(self, store_id: int, commit: Commit | None) -> None:
+        """Add the changes to a commit, as those of the session `store_id`; None: discard them."""
+        if commit is not None:
+            for topic_filter, requested in self._changes:
+                identifier = 0 if requested is None else requested.identifier
+                subscription = None if requested is None else requested.subscription
+                commit.subscriptions.append((store_id, topic_filter, subscription, identifier))
         self._changes = []
-        return changes
 
     def _start_request(self, topic_filter: str, packet_id: int) -> RequestedSubscription | None:
         """Mark the request of a filter as sent. Returns None if it is an UNSUBSCRIBE."""

@@ -51,12 +51,7 @@ def make_context(
     if insecure:
         context.check_hostname = False
     if ciphers is not None:
-        try:
-            context.set_ciphers(ciphers)
-        except (ssl.SSLError, ValueError):
-            raise TlsError(
-                f"ciphers: OpenSSL has none of {ciphers!r}; `openssl ciphers` lists their names"
-            ) from None
+        set_ciphers(context, ciphers)
     if alpn is not None:
         set_alpn(context, [alpn] if isinstance(alpn, str) else list(alpn))
     return context
@@ -139,6 +134,15 @@ def certificate_fault(certfile: str | os.PathLike[str], holder: str) -> str:
     except ssl.SSLError:
         return f"certfile {quoted_path(certfile)}: not a certificate in PEM format"
     return f"{holder}: not a private key in PEM format"
+
+
+def set_ciphers(context: ssl.SSLContext, ciphers: str) -> None:
+    try:
+        context.set_ciphers(ciphers)
+    except (ssl.SSLError, ValueError):
+        raise TlsError(
+            f"ciphers: OpenSSL has none of {ciphers!r}; `openssl ciphers` lists their names"
+        ) from None
 
 
 def set_alpn(context: ssl.SSLContext, protocols: list[str]) -> None:

@@ -117,7 +117,7 @@ class DemoOptions:
 
 def free_port() -> int:
     """A free port. Raises DemoFailed."""
-    for port in random.sample(PORTS, len(PORTS)):
+    for port in random.sample(PORTS, len(PORTS)):  # nosec B311 # simulated data
         with socket.socket() as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with suppress(OSError):

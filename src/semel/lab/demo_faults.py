@@ -80,7 +80,7 @@ class PlannedFault:
 
 def plan_faults(seed: int, messages: int, *, lands: bool = True) -> list[PlannedFault]:
     """All faults of a demo, in order; without `lands` there is no Spark to kill."""
-    draw = random.Random(f"faults {seed}")
+    draw = random.Random(f"faults {seed}")  # nosec B311 # simulated faults
 
     def positions(count: int, first: float = FIRST, last: float = LAST) -> list[int]:
         """One random position in each of `count` equal intervals."""

@@ -10,16 +10,17 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from semel.broker.authority import Authority
+from semel.broker.access_control import OWN_TOPICS
+from semel.broker.authority import Authority, Denied, Proof
 from semel.broker.connection import Connection
 from semel.broker.cursors import STREAM_TOPICS
-from semel.broker.router import OWN_TOPICS
-from semel.broker.server import Server
+from semel.broker.identity import Identity, PeerInfo, identity_of
+from semel.broker.network.server import Server
 from semel.broker.session_state import SessionState
 from semel.broker.settings import BrokerSettings
 from semel.lab.in_process_client import PEER, InProcessClient
@@ -32,7 +33,6 @@ from semel.mqtt.reasons import (
     DISCONNECT_ONLY_CLIENT,
     REASONS_5,
     SERVER_SHUTTING_DOWN,
-    SUCCESS,
 )
 from semel.mqtt.topics import quoted
 from semel.store.opening import Opened, open_store
@@ -45,7 +45,7 @@ TEST_CLIENT: Final = "semel-test"
 POLL_SECONDS: Final = 0.001
 
 # A directory in memory, where a store is created in 5 ms instead of 50, and the space it needs.
-MEMORY_DIRECTORY: Final = "/dev/shm"
+MEMORY_DIRECTORY: Final = "/dev/shm"  # nosec B108 # tempfile makes one in it
 REQUIRED_BYTES: Final = 1024**3
 
 
@@ -58,13 +58,14 @@ class Users(Authority):
             for name, password in passwords.items()
         }
 
-    def connect(self, packet: Connect, peer: str) -> int:
-        if peer == PEER:
-            return SUCCESS
+    def connect(self, packet: Connect, peer: PeerInfo) -> Identity | Denied | Proof:
+        identity = identity_of(packet.client_id, peer, user_name=packet.user_name)
+        if peer.label == PEER:
+            return identity
         password = None if packet.user_name is None else self.passwords.get(packet.user_name)
         if password is None or packet.password != password:
-            return BAD_USER_NAME_OR_PASSWORD
-        return SUCCESS
+            return Denied(BAD_USER_NAME_OR_PASSWORD)
+        return identity
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ class EmbeddedBroker:
         server, client = self.server, self._client
         if server is None or client is None:
             return
-        for peer in server.peers.values():
+        for peer in server.peers.by_number.values():
             peer.pause()
         # Wait for pending commits, so that their acknowledgements are sent, as the server does.
         await self._wait_until_written()
@@ -163,7 +164,7 @@ class EmbeddedBroker:
         for connection in list(server.broker.connections.values()):
             if connection.is_connected and connection is not client.connection:
                 server.broker.disconnect(connection, SERVER_SHUTTING_DOWN, server.now())
-        server.tick()
+        server.peers.tick()
         await self._wait_until_written()
         await client.close()
         await server.stop()
@@ -178,20 +179,20 @@ class EmbeddedBroker:
         if server is None:
             self._close_store()
             return
-        for peer in list(server.peers.values()):
+        for peer in list(server.peers.by_number.values()):
+            peer.detach()
             if peer.transport is not None:
-                # The broker must not notice that the connection ends.
-                peer.transport.set_protocol(asyncio.Protocol())
                 peer.transport.abort()
-        server.peers.clear()
-        if server.listener is not None:
-            server.listener.close()
+        server.peers.by_number.clear()
+        server.stop_listening()
+        server.close_sockets()
+        server.handshakes.close()
         if server.sweeper is not None:
             server.sweeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await server.sweeper
         await self._wait_until_written()
-        while server.scheduled:
+        while server.peers.is_scheduled:
             await asyncio.sleep(0)
         await self._wait_until_written()
         self._close_store()
@@ -240,7 +241,7 @@ class EmbeddedBroker:
         check_levels(topic_name, self.settings.topic_levels)
         await self._client.publish(topic_name, payload, qos, retain=retain, properties=properties)
         # At QoS 0 there is no acknowledgement to await: send it now.
-        server.tick()
+        server.peers.tick()
 
     def connection_of(self, client_id: str) -> Connection:
         """The connection of a client. Raises LookupError if it has none."""
@@ -264,7 +265,7 @@ class EmbeddedBroker:
             raise ValueError(f"0x{reason:02x} is not a reason code of a server's {name}")
         server = self.running_server()
         server.broker.disconnect(self.connection_of(client_id), reason, server.now())
-        server.tick()
+        server.peers.tick()
 
     async def take_over(self, client_id: str, *, clean_start: bool) -> None:
         """Take over the session of a connected client, and disconnect again."""
@@ -316,3 +317,23 @@ class EmbeddedBroker:
             for state in router.sessions.values()
             if state.client_id != TEST_CLIENT
         ]
+
+
+def check_setting_names(settings: Mapping[str, object]) -> None:
+    """Raises TypeError if a name is not a setting of [broker] that a test may change."""
+    # The test uses its own logging.
+    of_command = (
+        "host",
+        "port",
+        "anonymous",
+        "log_level",
+        "log_format",
+        "metrics_host",
+        "metrics_port",
+    )
+    known = [field.name for field in fields(BrokerSettings) if field.name not in of_command]
+    for name in settings:
+        if name not in known:
+            raise TypeError(
+                f"{name!r} is not a setting of the broker: use one of {', '.join(known)}"
+            )

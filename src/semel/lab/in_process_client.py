@@ -8,7 +8,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from semel.broker.server import Peer, Server
+from semel.broker.network.peers import Peer
+from semel.broker.network.server import Server
 from semel.mqtt import (
     LARGEST_PACKET,
     MQTT5,
@@ -48,14 +49,6 @@ class MemoryTransport(asyncio.Transport):
         super().__init__({"peername": (PEER_NAME, 0)})
         self._client = client
         self._is_closing = False
-        # Its connection_lost is called at the end.
-        self._protocol: asyncio.BaseProtocol = asyncio.Protocol()
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._protocol = protocol
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        return self._protocol
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self._client.receive(bytes(data))
@@ -105,9 +98,8 @@ class InProcessClient:
         self._next_id = 0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = asyncio.Event()
-        self._peer = Peer(server)
+        self._peer = Peer(server.peers)
         self.transport = MemoryTransport(self)
-        self.transport.set_protocol(self._peer)
         self._peer.connection_made(self.transport)
         # The broker's side. Its limits for clients do not apply to the test's own packets.
         self.connection = self._peer.connection
@@ -253,5 +245,5 @@ class InProcessClient:
                 answer.set_exception(
                     RequestFailed(f"the broker closed the test's connection: {code}")
                 )
-        self.transport.get_protocol().connection_lost(None)
+        self._peer.connection_lost(None)
         self._closed.set()

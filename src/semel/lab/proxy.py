@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from semel.broker.admission import refuse_connect
+from semel.broker.network.listener_settings import UNIX
 from semel.lab.faults import (
     CLOSED,
     CUT_AFTER,
@@ -34,6 +35,7 @@ from semel.lab.faults import (
     Fault,
     Faults,
 )
+from semel.lab.proxy_front import ProxyFront
 from semel.lab.recording import Recording
 from semel.mqtt import CLIENT, SERVER, Connect, encode
 from semel.mqtt.codec import read_frame
@@ -375,7 +377,7 @@ class ProxyLink:
         after each read.
         """
         end = self.transports[CLIENT]
-        if end is not None and QUICK is not None:
+        if end is not None and QUICK is not None and self.proxy.is_tcp:
             end.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, QUICK, 1)
 
     def packet_recorded(self, observed: ObservedPacket) -> None:
@@ -435,7 +437,14 @@ class Proxy:
     `open` and `detach` may alternate: the port stays the same, and is reserved in between.
     """
 
-    def __init__(self, recording: Recording, faults: Faults, *, port: int = 0) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        faults: Faults,
+        *,
+        front: ProxyFront | None = None,
+        port: int = 0,
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.recording = recording
         self.faults = faults
@@ -444,9 +453,13 @@ class Proxy:
         # Bytes received from both sides.
         self.received = 0
         self._listener: asyncio.Server | None = None
+        # None: plain TCP.
+        self._front = front
+        self._connections = None if front is None else front.serve(self._accepted)
+        self.is_tcp = front is None or front.transport != UNIX
         # Keeps the port while the proxy does not listen.
-        self._port_reservation = _bind_socket(port)
-        self.port: int = self._port_reservation.getsockname()[1]
+        self._port_reservation = _bind_socket(port) if self.is_tcp else None
+        self.port: int = self._port_reservation.getsockname()[1] if self._port_reservation else 0
 
     async def open(self, broker: tuple[str, int]) -> None:
         """Accept connections, and forward them to this broker."""
@@ -456,8 +469,15 @@ class Proxy:
     async def listen(self) -> None:
         """Accept connections, unless a fault prevents it or there is no broker."""
         if self._listener is None and self.broker[1] and not self.faults.refuses_connections():
-            listening = _bind_socket(self.port)
-            self._listener = await self.loop.create_server(self._accepted, sock=listening)
+            make: Callable[[], asyncio.Protocol] = self._accepted
+            if self._connections is not None:
+                make = self._connections.make_protocol
+            if self._front is not None and not self.is_tcp:
+                listening = self._front.bind_socket()
+                self._listener = await self.loop.create_unix_server(make, sock=listening)
+            else:
+                listening = _bind_socket(self.port)
+                self._listener = await self.loop.create_server(make, sock=listening)
 
     def _accepted(self) -> ProxyEndpoint:
         return ProxyEndpoint(ProxyLink(self, self.recording.open()), CLIENT)
@@ -512,7 +532,10 @@ class Proxy:
             if connecting:
                 await asyncio.wait(connecting)
             await asyncio.sleep(0)
-        self._port_reservation.close()
+        if self._connections is not None:
+            self._connections.close()
+        if self._port_reservation is not None:
+            self._port_reservation.close()
 
 
 def _bind_socket(port: int) -> socket.socket:

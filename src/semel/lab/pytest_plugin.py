@@ -22,7 +22,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         f"{MARKER}(**settings): settings for the fixture mqtt_broker, such as users={{name:"
-        " password}, store=False, or any of [broker], such as maximum_packet_size=1024.",
+        " password}, store=False, transport='tls', or any of [broker], such as"
+        " maximum_packet_size=1024.",
     )
 
 
@@ -49,7 +50,7 @@ def mqtt_broker(request: pytest.FixtureRequest) -> Iterator[TestBroker]:
         settings.update(marker.kwargs)
     try:
         broker = TestBroker(**settings)
-    except (TypeError, SettingsError) as problem:
+    except (TypeError, ValueError, SettingsError) as problem:
         pytest.fail(f"@pytest.mark.{MARKER}: {problem}", pytrace=False)
     with broker:
         yield broker

@@ -266,3 +266,26 @@ def format_packets(packets: Iterable[RecordedPacket], most: int) -> str:
     if len(all_packets) > most:
         lines.insert(0, f"… {counts.count(len(all_packets) - most, 'packet')} before these")
     return "\n".join(lines)
+
+
+def packet_filter(
+    kind: Kind | Callable[[RecordedPacket], bool], sender: str | None, client_id: str | None
+) -> Callable[[RecordedPacket], bool]:
+    """A predicate that selects packets."""
+    side(sender)
+    if kind is None or isinstance(kind, str | type):
+        number = packet_type(kind)
+        name = PACKET_NAMES[number] if number else None
+        predicate = None
+    else:
+        name = None
+        predicate = kind
+
+    def matches(recorded: RecordedPacket) -> bool:
+        if sender not in (None, recorded.sender) or client_id not in (None, recorded.client_id):
+            return False
+        if name not in (None, recorded.kind):
+            return False
+        return predicate is None or bool(predicate(recorded))
+
+    return matches

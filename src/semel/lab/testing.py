@@ -15,15 +15,23 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from semel import counts
 from semel.broker.authority import Authority
+from semel.broker.network.listener_settings import TCP
 from semel.broker.settings import BrokerSettings
 from semel.lab.append_log import TIMEOUT_SECONDS, AppendLog, await_future, wait_blocking
-from semel.lab.embedded_broker import POLL_SECONDS, EmbeddedBroker, SessionSnapshot, Users
+from semel.lab.embedded_broker import (
+    POLL_SECONDS,
+    EmbeddedBroker,
+    SessionSnapshot,
+    Users,
+    check_setting_names,
+)
 from semel.lab.faults import (
     CLOSED,
     CUT_AFTER,
@@ -37,7 +45,16 @@ from semel.lab.faults import (
     Faults,
 )
 from semel.lab.proxy import HOST, Proxy
-from semel.lab.recording import Kind, RecordedPacket, Recording, format_packets, packet_type, side
+from semel.lab.proxy_front import ProxyFront, check_transport
+from semel.lab.recording import (
+    Kind,
+    RecordedPacket,
+    Recording,
+    format_packets,
+    packet_filter,
+    packet_type,
+    side,
+)
 from semel.mqtt import NO_PROPERTIES, PACKET_NAMES, Message, Properties, topic_matches
 from semel.mqtt.packet_types import CONNACK, CONNECT
 from semel.mqtt.reasons import (
@@ -78,7 +95,7 @@ class TestBroker:
 
     `users` maps user names to passwords; without it any client may connect. `authority` permits
     finer control. `store`: whether sessions and messages survive a restart. `port` is the port of
-    the proxy; 0: any free port.
+    the proxy; 0: any free port. `transport` is tcp, tls, ws, wss or unix.
     """
 
     # pytest must not collect it as a test.
@@ -91,16 +108,21 @@ class TestBroker:
         authority: Authority | None = None,
         store: bool = True,
         port: int = 0,
+        transport: str = TCP,
         **settings: Any,
     ) -> None:
         if users is not None and authority is not None:
             raise TypeError(
                 "users and authority both decide who may connect: give only one of them"
             )
-        _check_names(settings)
+        check_setting_names(settings)
+        check_transport(transport)
         self.settings = BrokerSettings(host=HOST, port=0, **settings)
         self._authority = Users(users) if users is not None else authority or Authority()
         self._store = store
+        self._transport = transport
+        # None: plain TCP.
+        self._front: ProxyFront | None = None
         self._requested_port = port
         self._port = 0
         self._recording = Recording()
@@ -163,8 +185,12 @@ class TestBroker:
                 store=self._store,
                 on_message=self._record_message,
             )
+            if self._transport != TCP:
+                self._front = ProxyFront(self._transport, self.settings)
             try:
-                self._proxy = Proxy(self._recording, self._faults, port=self._requested_port)
+                self._proxy = Proxy(
+                    self._recording, self._faults, front=self._front, port=self._requested_port
+                )
             except OSError as problem:
                 sentence = (
                     f"cannot use port {self._requested_port}: {problem.strerror}; "
@@ -187,6 +213,8 @@ class TestBroker:
         if self._embedded is not None:
             await self._embedded.stop()
             self._embedded.clean_up()
+        if self._front is not None:
+            self._front.clean_up()
 
     def close(self) -> None:
         """End broker, proxy and thread, and delete the store. It cannot be started again.
@@ -272,7 +300,14 @@ class TestBroker:
     @property
     def url(self) -> str:
         """The address as a URL."""
-        return f"mqtt://{self.host}:{self.port}"
+        if self._front is None:
+            return f"mqtt://{self.host}:{self.port}"
+        return self._front.url(self.host, self.port)
+
+    @property
+    def cafile(self) -> Path | None:
+        """The CA certificate with which programs verify the broker; None without TLS."""
+        return None if self._front is None else self._front.cafile
 
     # --- network faults ---------------------------------------------------------------------------
 
@@ -579,7 +614,7 @@ class TestBroker:
         after: RecordedPacket | None = None,
     ) -> list[RecordedPacket]:
         """The recorded packets: all, or by kind, sender and client, after one packet."""
-        matches = _packet_filter(kind, sender, client_id)
+        matches = packet_filter(kind, sender, client_id)
         self._wait_for_sockets()
         first = 0 if after is None else after.number + 1
         return [one for one in self._recording.packets.items(first) if matches(one)]
@@ -596,7 +631,7 @@ class TestBroker:
     ) -> RecordedPacket:
         """Wait until `count` such packets (after `after`, if given) are recorded, and return the
         last of them. Raises TimeoutError."""
-        matches = _packet_filter(kind, sender, client_id)
+        matches = packet_filter(kind, sender, client_id)
         first = 0 if after is None else after.number + 1
         future = self._recording.packets.watch(matches, first=first, count=count)
         return wait_blocking(future, timeout, self._missing_packet(kind, count), "wait_for_async")
@@ -612,7 +647,7 @@ class TestBroker:
         timeout: float = TIMEOUT_SECONDS,
     ) -> RecordedPacket:
         """Like its blocking variant, for a coroutine."""
-        matches = _packet_filter(kind, sender, client_id)
+        matches = packet_filter(kind, sender, client_id)
         first = 0 if after is None else after.number + 1
         future = self._recording.packets.watch(matches, first=first, count=count)
         return await await_future(future, timeout, self._missing_packet(kind, count))
@@ -663,38 +698,3 @@ class TestBroker:
             received = proxy.received
             if quiet_rounds == QUIET_ROUNDS:
                 return
-
-
-def _check_names(settings: Mapping[str, object]) -> None:
-    """Raises TypeError if a name is not a setting of [broker] that a test may change."""
-    # The test uses its own logging.
-    of_command = ("host", "port", "log_level")
-    known = [field.name for field in fields(BrokerSettings) if field.name not in of_command]
-    for name in settings:
-        if name not in known:
-            raise TypeError(
-                f"{name!r} is not a setting of the broker: use one of {', '.join(known)}"
-            )
-
-
-def _packet_filter(
-    kind: Kind | Callable[[RecordedPacket], bool], sender: str | None, client_id: str | None
-) -> Callable[[RecordedPacket], bool]:
-    """A predicate that selects packets."""
-    side(sender)
-    if kind is None or isinstance(kind, str | type):
-        number = packet_type(kind)
-        name = PACKET_NAMES[number] if number else None
-        predicate = None
-    else:
-        name = None
-        predicate = kind
-
-    def matches(recorded: RecordedPacket) -> bool:
-        if sender not in (None, recorded.sender) or client_id not in (None, recorded.client_id):
-            return False
-        if name not in (None, recorded.kind):
-            return False
-        return predicate is None or bool(predicate(recorded))
-
-    return matches

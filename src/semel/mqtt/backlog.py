@@ -8,10 +8,13 @@ with `refill` when half of the window is free. Deliveries are ordered by their n
 from collections import deque
 from typing import final
 
+from mypy_extensions import mypyc_attr
+
 from semel.mqtt.delivery import Delivery
 
 
 @final
+@mypyc_attr(acyclic=True)
 class Backlog:
     """Deliveries in order, with their total size and the earliest expiry."""
 
@@ -25,6 +28,8 @@ class Backlog:
     first_beyond: int
     # A lower bound of the earliest expiry beyond the window; None: nothing there expires.
     beyond_expiry: float | None
+    # Whether a delivery beyond the window may be of a shared subscription.
+    may_be_shared_beyond: bool
     # The same for deliveries in memory.
     next_expiry: float | None
     # Numbers of deliveries that expired beyond the window but were still in the store when it was
@@ -40,6 +45,7 @@ class Backlog:
         self.beyond_size = 0
         self.first_beyond = 0
         self.beyond_expiry = None
+        self.may_be_shared_beyond = False
         self._expired_beyond_window = None
         self._deliveries = None
         self.next_expiry = None
@@ -73,8 +79,11 @@ class Backlog:
             if not self.beyond:
                 self.first_beyond = delivery.number
                 self.beyond_expiry = at
+                self.may_be_shared_beyond = False
             elif at is not None and (self.beyond_expiry is None or at < self.beyond_expiry):
                 self.beyond_expiry = at
+            if delivery.share:
+                self.may_be_shared_beyond = True
             self.beyond += 1
             self.beyond_size += message.size
             self.size += message.size
@@ -187,6 +196,16 @@ class Backlog:
             else:
                 self._keep(delivery)
         return shared
+
+    def take_numbers(self, numbers: set[int]) -> list[Delivery]:
+        """Remove and return the deliveries in memory with these numbers."""
+        taken: list[Delivery] = []
+        for delivery in self.take_all():
+            if delivery.number in numbers:
+                taken.append(delivery)
+            else:
+                self._keep(delivery)
+        return taken
 
     def take_all(self) -> list[Delivery]:
         """Remove and return all deliveries in memory."""

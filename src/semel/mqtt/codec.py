@@ -11,7 +11,7 @@ a packet, not only the first, with the same readers and the same checks.
 
 from typing import Final, final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from semel.mqtt.packet_types import (
     AUTH,
@@ -302,6 +302,7 @@ def publish_fits(packet: Publish, version: int, maximum: int) -> bool:
 
 
 @final
+@mypyc_attr(acyclic=True)
 class Decoder:
     """Decodes a byte stream, received in pieces of any size, into packets.
 
@@ -324,8 +325,8 @@ class Decoder:
     # Received bytes that `next` decodes, and the position of the next packet in them.
     _data: bytes
     _at: int
-    # The bytes of an incomplete packet.
-    _buffer: bytearray
+    # The bytes of an incomplete packet, if there is one.
+    _buffer: bytearray | None
     _broken: bool
 
     def __init__(
@@ -344,13 +345,13 @@ class Decoder:
         self._at = 0
         self.begun = 0
         self.needed = 0
-        self._buffer = bytearray()
+        self._buffer = None
         self._broken = False
 
     @property
     def unfinished(self) -> int:
         """How many bytes of an incomplete packet are kept."""
-        return len(self._buffer)
+        return 0 if self._buffer is None else len(self._buffer)
 
     def receive(self, data: bytes) -> list[Packet | Violation]:
         """The packets that are now complete. A CONNECT sets the version for later packets."""
@@ -369,19 +370,19 @@ class Decoder:
         if self._at < len(self._data):
             # The caller has not read all earlier packets, or has moved back to one of them.
             data = self._data[self._at :] + data
-        if self._buffer:
+        if self._buffer is not None:
             self._buffer += data
             if len(self._buffer) < self.needed:
                 return
             data = bytes(self._buffer)
-            self._buffer = bytearray()
+            self._buffer = None
         self._data = data
         self._at = 0
 
     def give_up(self) -> None:
         """Discard the buffered bytes, and ignore all further ones."""
         self._broken = True
-        self._buffer = bytearray()
+        self._buffer = None
         self._data = b""
         self._at = 0
 
@@ -425,7 +426,7 @@ class Decoder:
             end = read_frame(self._data, self._at)[2]
             self.begun += 1
             self.needed = end - self._at if end else 0
-            self._buffer += self._data[self._at :]
+            self._buffer = bytearray(self._data[self._at :])
             self._data = b""
             self._at = 0
             return None

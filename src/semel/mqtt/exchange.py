@@ -24,6 +24,8 @@ identifiers that it cannot know.
 from collections.abc import Iterable
 from typing import Final, final
 
+from mypy_extensions import mypyc_attr
+
 from semel.mqtt.codec import LARGEST_PACKET, Packet, check_packet_size, packet_type_of
 from semel.mqtt.exchange_rules import (
     ANSWER_FITS_QOS,
@@ -56,17 +58,14 @@ from semel.mqtt.exchange_rules import (
     RESEND_IN_ORDER,
     RESEND_SETS_DUP,
     RESPONSE_INFORMATION_ON_REQUEST,
-    RETAIN_IF_AVAILABLE,
     SESSION_EXPIRY_FROM_CLIENT,
     SESSION_EXPIRY_NOT_REVIVED,
     SESSION_PRESENT_NEEDS_OLD_SESSION,
-    SHARED_IF_AVAILABLE,
     SUBSCRIPTION_IDENTIFIER_FROM_SERVER,
-    SUBSCRIPTION_IDENTIFIER_IF_AVAILABLE,
     TOPIC_ALIAS_MAPPED,
     TOPIC_ALIAS_WITHIN_MAXIMUM,
-    WILDCARD_IF_AVAILABLE,
 )
+from semel.mqtt.packet_ids import PacketIds
 from semel.mqtt.packet_types import (
     AUTH,
     CONNACK,
@@ -106,6 +105,7 @@ from semel.mqtt.reasons import (
     RE_AUTHENTICATE,
     SUCCESS,
 )
+from semel.mqtt.server_features import ALL_FEATURES, ServerFeatures, server_features
 from semel.mqtt.side import (
     CLIENT,
     DEFAULT_RECEIVE_MAXIMUM,
@@ -119,9 +119,8 @@ from semel.mqtt.side import (
     Open,
     Side,
 )
-from semel.mqtt.topics import has_wildcard, is_shared, quoted
+from semel.mqtt.topics import quoted
 from semel.mqtt.violation import Violation, report
-from semel.mqtt.wire import memory_size
 
 # Phases of the connection.
 NEW: Final = 0
@@ -145,6 +144,7 @@ def _present(packet: Packet) -> int:
 
 
 @final
+@mypyc_attr(acyclic=True)
 class Exchange:
     """The state of one connection, which decides what each side may send next.
 
@@ -154,52 +154,58 @@ class Exchange:
 
     phase: int
     version: int
-    client: Side
-    server: Side
+    client: Final[Side]
+    server: Final[Side]
+    session_expiry_interval: int
+    authentication_method: str | None
+    # Re-authentications in progress.
+    authenticating: int
+    # What the server's CONNACK offers.
+    maximum_qos: int
+    server_features: ServerFeatures
     session_present: bool
     clean_start: bool
     # Whether all open exchanges of the session are known: then any other identifier is a violation.
     history_known: bool
     assigns_client_id: bool
-    session_expiry_interval: int
     wants_response_information: bool
     wants_problem_information: bool
-    authentication_method: str | None
-    # Re-authentications in progress; whether the client must answer an AUTH of the server.
-    authenticating: int
+    # Whether the client must answer an AUTH of the server.
     client_owes_auth: bool
-    # What the server's CONNACK offers.
-    maximum_qos: int
-    retain_available: bool
-    wildcard_available: bool
-    subscription_identifiers_available: bool
-    shared_available: bool
 
     def __init__(self, carried: Iterable[Open] | None = None) -> None:
         self.phase = NEW
         self.version = 0
         self.client = Side()
         self.server = Side()
-        self.session_present = False
-        self.clean_start = False
-        self.history_known = carried is not None
-        self.assigns_client_id = False
         self.session_expiry_interval = 0
-        self.wants_response_information = False
-        self.wants_problem_information = True
         self.authentication_method = None
         self.authenticating = 0
-        self.client_owes_auth = False
         self.maximum_qos = 2
-        self.retain_available = True
-        self.wildcard_available = True
-        self.subscription_identifiers_available = True
-        self.shared_available = True
+        self.server_features = ALL_FEATURES
+        self.session_present = False
+        self.clean_start = False
+        self.history_known = False
+        self.assigns_client_id = False
+        self.wants_response_information = False
+        self.wants_problem_information = True
+        self.client_owes_auth = False
         if carried is not None:
-            for sender, packet_id, stage in carried:
-                self._side(sender).move(packet_id, stage)
-            self.client.begin()
-            self.server.begin()
+            self.resume(carried)
+
+    def resume(self, carried: Iterable[Open], received: PacketIds | None = None) -> None:
+        """Start with the exchanges that earlier connections of the session left open: all of them.
+
+        A server knows them when it knows the client, between CONNECT and CONNACK. `received` are
+        further QoS 2 messages of the client that await PUBREL, in unknown order.
+        """
+        self.history_known = True
+        for sender, packet_id, stage in carried:
+            self._side(sender).move(packet_id, stage)
+        if received is not None:
+            self.client.carry_received(received)
+        self.client.begin()
+        self.server.begin()
 
     def observe(
         self, sender: int, packet: Packet, size: int, found: list[Violation] | None = None
@@ -241,7 +247,7 @@ class Exchange:
         """The Topic Name of an observed PUBLISH, with its alias resolved."""
         if packet.topic_name:
             return packet.topic_name
-        return self._side(sender).aliases.get(packet.properties.topic_alias or 0, "")
+        return self._side(sender).aliased_topic(packet.properties.topic_alias or 0)
 
     def _side(self, sender: int) -> Side:
         return self.client if sender == CLIENT else self.server
@@ -390,14 +396,13 @@ class Exchange:
             if packet.qos > self.maximum_qos:
                 seen = f"QoS {packet.qos}, at most {self.maximum_qos}"
                 report(found, Violation(QOS_WITHIN_MAXIMUM, seen))
-            if packet.retain and not self.retain_available:
-                report(found, Violation(RETAIN_IF_AVAILABLE, "RETAIN 1"))
+            self.server_features.check_publish(packet, found)
         if packet.properties.present:
             self._check_publish_properties(sender, packet, found)
         if packet.qos == 0:
             return
         packet_id = packet.packet_id
-        if sender == CLIENT and packet_id in side.requests:
+        if sender == CLIENT and side.request(packet_id):
             self._report_in_use(packet_id, found)
         stage = side.stage(packet_id)
         if side.quota <= 0 and self.version == MQTT5:
@@ -408,7 +413,7 @@ class Exchange:
         if stage == 0:
             # In 3.1.1 a PUBLISH may be sent again while its PUBACK is in transit.
             new = not self.session_present and self.phase == CONNECTED
-            if packet.dup and new and packet_id not in side.used:
+            if packet.dup and new and not side.has_used(packet_id):
                 report(found, Violation(FIRST_SEND_WITHOUT_DUP, f"packet_id {packet_id}"))
         elif stage == RELEASED:
             report(found, Violation(NO_PUBLISH_AFTER_PUBREL, f"packet_id {packet_id}"))
@@ -417,11 +422,7 @@ class Exchange:
         elif side.is_carried(packet_id):
             if not packet.dup:
                 report(found, Violation(RESEND_SETS_DUP, f"packet_id {packet_id} with DUP 0"))
-            if (
-                sender == CLIENT
-                and side.has_place(packet_id)
-                and side.order(packet_id) < side.last_resend
-            ):
+            if sender == CLIENT and not side.resends_in_order(packet_id):
                 report(found, Violation(RESEND_IN_ORDER, f"packet_id {packet_id}"))
         elif not packet.dup:
             if packet.qos == 1:
@@ -441,7 +442,7 @@ class Exchange:
             if alias > other.topic_alias_maximum:
                 seen = f"topic_alias {alias}, at most {other.topic_alias_maximum}"
                 report(found, Violation(TOPIC_ALIAS_WITHIN_MAXIMUM, seen))
-            if not packet.topic_name and alias not in self._side(sender).aliases:
+            if not packet.topic_name and not self._side(sender).aliased_topic(alias):
                 report(found, Violation(TOPIC_ALIAS_MAPPED, f"topic_alias {alias}"))
         if sender == CLIENT and packet.properties.has(SUBSCRIPTION_IDENTIFIER):
             seen = "subscription_identifier from the client"
@@ -455,27 +456,18 @@ class Exchange:
 
         A client's requests and PUBLISH packets share one set of identifiers.
         """
-        if packet_id in self.client.requests or self.client.stage(packet_id):
+        if self.client.request(packet_id) or self.client.stage(packet_id):
             self._report_in_use(packet_id, found)
 
     def _check_subscribe(self, packet: Subscribe, found: list[Violation] | None) -> None:
         self._check_new_id(packet.packet_id, found)
-        identified = packet.properties.has(SUBSCRIPTION_IDENTIFIER)
-        if identified and not self.subscription_identifiers_available:
-            seen = "subscription_identifier"
-            report(found, Violation(SUBSCRIPTION_IDENTIFIER_IF_AVAILABLE, seen))
-        for subscription in packet.subscriptions:
-            topic_filter = subscription.topic_filter
-            if not self.wildcard_available and has_wildcard(topic_filter):
-                report(found, Violation(WILDCARD_IF_AVAILABLE, quoted(topic_filter)))
-            if not self.shared_available and is_shared(topic_filter):
-                report(found, Violation(SHARED_IF_AVAILABLE, quoted(topic_filter)))
+        self.server_features.check_subscribe(packet, found)
 
     def _check_answers(
         self, kind: int, packet_id: int, count: int, found: list[Violation] | None
     ) -> None:
         """Check that a SUBACK or UNSUBACK answers an open request."""
-        filters = self.client.requests.get(packet_id, 0)
+        filters = self.client.request(packet_id)
         if filters == 0 or (filters > 0) != (kind == SUBACK):
             self._report_no_request(packet_id, found)
         elif kind == SUBACK or self.version == MQTT5:
@@ -501,7 +493,7 @@ class Exchange:
         publisher = self._other(sender)
         stage = publisher.stage(packet_id)
         if stage == 0:
-            if self.history_known and packet_id not in publisher.repeats:
+            if self.history_known and not publisher.is_repeated(packet_id):
                 self._report_no_request(packet_id, found)
         elif stage != SENT_QOS_1:
             self._report_wrong_qos(packet_id, found)
@@ -541,7 +533,7 @@ class Exchange:
     def _check_pubcomp(self, sender: int, packet_id: int, found: list[Violation] | None) -> None:
         publisher = self._other(sender)
         stage = publisher.stage(packet_id)
-        answered = packet_id in publisher.repeats or packet_id in publisher.stray_pubrels
+        answered = publisher.is_repeated(packet_id) or publisher.has_stray_pubrel(packet_id)
         # The identifier may be in use again before the answer to a repeated PUBREL arrives.
         if answered or (stage == 0 and not self.history_known):
             return
@@ -562,11 +554,11 @@ class Exchange:
         elif isinstance(packet, PubComp):
             self._apply_pubcomp(sender, packet.packet_id)
         elif isinstance(packet, Subscribe):
-            self.client.requests[packet.packet_id] = len(packet.subscriptions)
+            self.client.begin_request(packet.packet_id, len(packet.subscriptions))
         elif isinstance(packet, Unsubscribe):
-            self.client.requests[packet.packet_id] = -len(packet.topic_filters)
+            self.client.begin_request(packet.packet_id, -len(packet.topic_filters))
         elif isinstance(packet, SubAck | UnsubAck):
-            self.client.requests.pop(packet.packet_id, 0)
+            self.client.end_request(packet.packet_id)
         elif isinstance(packet, Connect):
             if self.phase == NEW and sender == CLIENT:
                 self._apply_connect(packet)
@@ -626,28 +618,20 @@ class Exchange:
         self.client.quota = server.receive_maximum - self.client.sent_here()
         if properties.maximum_qos is not None:
             self.maximum_qos = properties.maximum_qos
-        self.retain_available = properties.retain_available != 0
-        self.wildcard_available = properties.wildcard_subscription_available != 0
-        self.subscription_identifiers_available = properties.subscription_identifiers_available != 0
-        self.shared_available = properties.shared_subscription_available != 0
+        self.server_features = server_features(properties)
 
     def _apply_publish(self, sender: int, packet: Publish) -> None:
         side = self._side(sender)
         alias = packet.properties.topic_alias if packet.properties.present else None
         if alias is not None and packet.topic_name:
-            replaced = side.aliases.get(alias)
-            if replaced is not None:
-                side.alias_bytes -= memory_size(replaced)
-            side.alias_bytes += memory_size(packet.topic_name)
-            side.aliases[alias] = packet.topic_name
+            side.set_alias(alias, packet.topic_name)
         packet_id = packet.packet_id
         if packet.qos == 0:
             return
         stage = side.stage(packet_id)
         following = SENT_QOS_1 if packet.qos == 1 else SENT_QOS_2
         if side.is_carried(packet_id):
-            if side.has_place(packet_id):
-                side.last_resend = side.order(packet_id)
+            side.resend(packet_id)
         elif stage:
             if stage == SENT_QOS_1:
                 side.repeat(packet_id)
@@ -655,7 +639,7 @@ class Exchange:
         elif packet.dup:
             following |= PLACE_UNKNOWN
         if self.version != MQTT5:
-            side.used.add(packet_id)
+            side.use(packet_id)
         side.quota -= 1
         side.move(packet_id, following)
 
@@ -679,7 +663,7 @@ class Exchange:
                 publisher.move(packet_id, RECEIVED)
         elif stage != SENT_QOS_1:
             # A repeated PUBREC. PUBCOMP may arrive before the PUBREL that answers it is sent.
-            publisher.strays.add(packet_id)
+            publisher.add_stray(packet_id)
 
     def _apply_pubrel(self, sender: int, packet_id: int) -> None:
         side = self._side(sender)
@@ -688,10 +672,9 @@ class Exchange:
             side.last_pubrel = side.order(packet_id)
         if stage == RELEASED and not side.is_carried(packet_id):
             side.repeat(packet_id)
-            side.strays.discard(packet_id)
+            side.answer_stray(packet_id)
         elif stage == 0 and side.answers_stray(packet_id):
-            side.strays.discard(packet_id)
-            side.stray_pubrels.add(packet_id)
+            side.add_stray_pubrel(packet_id)
         elif stage != SENT_QOS_1:
             side.move(packet_id, RELEASED)
 
@@ -699,7 +682,7 @@ class Exchange:
         publisher = self._other(sender)
         if publisher.stage(packet_id) == RELEASED:
             publisher.free(packet_id, self._side(sender).receive_maximum)
-        elif packet_id in publisher.stray_pubrels:
-            publisher.stray_pubrels.discard(packet_id)
+        elif publisher.has_stray_pubrel(packet_id):
+            publisher.complete_stray(packet_id)
         else:
             publisher.answer_repeat(packet_id)

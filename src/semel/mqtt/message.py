@@ -18,6 +18,7 @@ from semel.mqtt.properties import (
     SUBSCRIPTION_IDENTIFIER,
     TOPIC_ALIAS,
     Properties,
+    PropertyItem,
     properties_size,
 )
 from semel.mqtt.wire import MAXIMUM_FOUR_BYTES, text_size
@@ -72,6 +73,23 @@ class Message:
     def is_expired(self, now: float) -> bool:
         """Whether the Message Expiry Interval has passed [3.3.2.3.3]."""
         return self.expires_at is not None and now >= self.expires_at
+
+    def variant(self, qos: int, *, retain: bool, identifiers: list[int]) -> "Message":
+        """The message as one subscriber receives it: with its QoS, RETAIN flag and identifiers."""
+        if qos == self.qos and retain == self.retain and not identifiers:
+            return self
+        properties = self.properties
+        if identifiers:
+            items: list[PropertyItem] = [(SUBSCRIPTION_IDENTIFIER, each) for each in identifiers]
+            properties = Properties(items, before=properties)
+        return Message(
+            self.topic_name,
+            self.payload,
+            qos=qos,
+            retain=retain,
+            properties=properties,
+            expires_at=self.expires_at,
+        )
 
     def publish(self, packet_id: int, now: float, version: int, *, dup: bool) -> Publish:
         """The packet for one transmission, with the remaining expiry interval [MQTT-3.3.2-6].

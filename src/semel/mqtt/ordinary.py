@@ -19,15 +19,14 @@ def ordinary_publish(exchange: Exchange, sender: int, qos: int, packet_id: int) 
     side = exchange.client if sender == CLIENT else exchange.server
     if exchange.phase != CONNECTED or side.disconnected or side.stage(packet_id):
         return False
-    if sender == CLIENT and (packet_id in side.requests or qos > exchange.maximum_qos):
+    if sender == CLIENT and (side.request(packet_id) or qos > exchange.maximum_qos):
         return False
     if exchange.version != MQTT5:
-        side.used.add(packet_id)
+        side.use(packet_id)
     elif side.quota <= 0:
         return False
     side.quota -= 1
-    side.serial += 1
-    side.opened[packet_id] = side.serial << 4 | (SENT_QOS_1 if qos == 1 else SENT_QOS_2)
+    side.put(packet_id, SENT_QOS_1 if qos == 1 else SENT_QOS_2)
     return True
 
 
@@ -56,7 +55,10 @@ def ordinary_answer(exchange: Exchange, sender: int, packet_type: int, packet_id
         publisher = me
         awaited = RECEIVED
         last = publisher.last_pubrel
-    value = publisher.opened.get(packet_id, 0)
+    opened = publisher.opened
+    if opened is None:
+        return False
+    value = opened.get(packet_id, 0)
     order = value >> 4
     if value & 15 != awaited or order <= publisher.carried_until:
         return False
@@ -69,13 +71,11 @@ def ordinary_answer(exchange: Exchange, sender: int, packet_type: int, packet_id
         publisher.free(packet_id, me.receive_maximum)
     elif packet_type == PUBREC:
         publisher.last_pubrec = order
-        if len(publisher.opened) > MANY_OPEN:
+        if len(opened) > MANY_OPEN:
             publisher.move(packet_id, RECEIVED)
         else:
-            publisher.serial += 1
-            publisher.opened[packet_id] = publisher.serial << 4 | RECEIVED
+            publisher.put(packet_id, RECEIVED)
     else:
         publisher.last_pubrel = order
-        publisher.serial += 1
-        publisher.opened[packet_id] = publisher.serial << 4 | RELEASED
+        publisher.put(packet_id, RELEASED)
     return True

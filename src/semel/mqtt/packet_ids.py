@@ -2,10 +2,11 @@
 
 from typing import final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 
 @final
+@mypyc_attr(acyclic=True)
 class PacketIds:
     """One bit for each identifier, up to the highest one in the set."""
 
@@ -74,3 +75,24 @@ class PacketIds:
             for bit in range(8)
             if self._bits[at] >> bit & 1
         ]
+
+
+def has_id(ids: PacketIds | None, packet_id: int) -> bool:
+    """Whether an identifier is in the set; None is an empty set."""
+    return ids is not None and packet_id in ids
+
+
+def with_id(ids: PacketIds | None, packet_id: int) -> PacketIds:
+    """The set, which is changed, with this identifier; None is an empty set."""
+    if ids is None:
+        ids = PacketIds()
+    ids.add(packet_id)
+    return ids
+
+
+def without_id(ids: PacketIds | None, packet_id: int) -> PacketIds | None:
+    """The set, which is changed, without this identifier; None is an empty set."""
+    if ids is None:
+        return None
+    ids.discard(packet_id)
+    return ids if len(ids) else None

@@ -3,10 +3,11 @@
 A `Properties` is one property section, in order. Its constructor checks what holds in every packet
 (type, range, no repetition); the constructor of a packet checks which properties it may have.
 Programs and the decoder use the same constructor: a program passes keywords, the decoder passes the
-pairs that it has read.
+bytes that it has read.
 
-As objects, small properties take up to fifty times as many bytes as on the wire. Whoever keeps a
-section for long keeps the result of `compact`: a long section as bytes, which are parsed on access.
+As objects, small properties take up to fifty times as many bytes as on the wire, and more time than
+their checks. So a received section stays bytes, which are parsed on access. Whoever keeps a section
+for long keeps the result of `compact`: a long section is bytes, whoever has created it.
 
     >>> Properties(message_expiry_interval=60, user_properties=[("unit", "°C")])
     Properties(message_expiry_interval=60, user_properties=(('unit', '°C'),))
@@ -15,7 +16,7 @@ section for long keeps the result of `compact`: a long section as bytes, which a
 from collections.abc import Iterable
 from typing import Final, final
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 from semel.mqtt.packet_types import (
     AUTH,
@@ -35,10 +36,29 @@ from semel.mqtt.packet_types import (
     UNSUBSCRIBE,
     WILL,
 )
+from semel.mqtt.property_values import (
+    BINARY,
+    FOUR_BYTES,
+    ITEM_SIZE,
+    PAIR,
+    TEXT,
+    TWO_BYTES,
+    UNKNOWN,
+    VARIABLE,
+    YES_OR_NO,
+    PropertyValue,
+    check_next_text,
+    check_number,
+    check_value,
+    item_size,
+    read_number,
+    read_value,
+    skip_value,
+    write_value,
+)
 from semel.mqtt.rules import (
     PROPERTIES_NEED_MQTT5,
     PROPERTY_IN_ITS_PACKET,
-    PROPERTY_IS_0_OR_1,
     PROPERTY_KNOWN,
     PROPERTY_NOT_ZERO,
     PROPERTY_ONCE,
@@ -46,19 +66,8 @@ from semel.mqtt.rules import (
 )
 from semel.mqtt.topics import check_topic_name
 from semel.mqtt.violation import Violation, report
-from semel.mqtt.wire import (
-    MAXIMUM_FOUR_BYTES,
-    MAXIMUM_TWO_BYTES,
-    Reader,
-    Writer,
-    check_binary,
-    check_integer,
-    check_text,
-    check_variable_byte_integer,
-    text_size,
-)
+from semel.mqtt.wire import ANY_NUMBER_OF_ITEMS, Reader, Writer
 
-PropertyValue = int | str | bytes | tuple[str, str]
 PropertyItem = tuple[int, PropertyValue]
 
 # [2.2.2.2] Property identifiers.
@@ -90,19 +99,6 @@ WILDCARD_SUBSCRIPTION_AVAILABLE: Final = 0x28
 SUBSCRIPTION_IDENTIFIERS_AVAILABLE: Final = 0x29
 SHARED_SUBSCRIPTION_AVAILABLE: Final = 0x2A
 
-# Data types of the values [1.5]. _YES_OR_NO is a byte with the value 0 or 1.
-_UNKNOWN: Final = 0
-_YES_OR_NO: Final = 1
-_TWO_BYTES: Final = 2
-_FOUR_BYTES: Final = 3
-_VARIABLE: Final = 4
-_TEXT: Final = 5
-_BINARY: Final = 6
-_PAIR: Final = 7
-
-# Approximate bytes of a property besides its text: identifier, lengths, a number.
-_ITEM_SIZE: Final = 5
-
 # Up to this many properties stay objects: `compact` keeps a longer section as bytes.
 _FEW: Final = 4
 
@@ -122,38 +118,38 @@ _ALL: Final = _REASONED | _in(WILL, CONNECT, PUBLISH, SUBSCRIBE, UNSUBSCRIBE)
 
 # [Table 2-4] identifier, name as in the constructor, data type, packets that may have it.
 _TABLE: Final = (
-    (PAYLOAD_FORMAT_INDICATOR, "payload_format_indicator", _YES_OR_NO, _MESSAGE),
-    (MESSAGE_EXPIRY_INTERVAL, "message_expiry_interval", _FOUR_BYTES, _MESSAGE),
-    (CONTENT_TYPE, "content_type", _TEXT, _MESSAGE),
-    (RESPONSE_TOPIC, "response_topic", _TEXT, _MESSAGE),
-    (CORRELATION_DATA, "correlation_data", _BINARY, _MESSAGE),
-    (SUBSCRIPTION_IDENTIFIER, "subscription_identifiers", _VARIABLE, _in(PUBLISH, SUBSCRIBE)),
-    (SESSION_EXPIRY_INTERVAL, "session_expiry_interval", _FOUR_BYTES, _LIMITS | _in(DISCONNECT)),
-    (ASSIGNED_CLIENT_IDENTIFIER, "assigned_client_identifier", _TEXT, _in(CONNACK)),
-    (SERVER_KEEP_ALIVE, "server_keep_alive", _TWO_BYTES, _in(CONNACK)),
-    (AUTHENTICATION_METHOD, "authentication_method", _TEXT, _ENHANCED),
-    (AUTHENTICATION_DATA, "authentication_data", _BINARY, _ENHANCED),
-    (REQUEST_PROBLEM_INFORMATION, "request_problem_information", _YES_OR_NO, _in(CONNECT)),
-    (WILL_DELAY_INTERVAL, "will_delay_interval", _FOUR_BYTES, _in(WILL)),
-    (REQUEST_RESPONSE_INFORMATION, "request_response_information", _YES_OR_NO, _in(CONNECT)),
-    (RESPONSE_INFORMATION, "response_information", _TEXT, _in(CONNACK)),
-    (SERVER_REFERENCE, "server_reference", _TEXT, _in(CONNACK, DISCONNECT)),
-    (REASON_STRING, "reason_string", _TEXT, _REASONED),
-    (RECEIVE_MAXIMUM, "receive_maximum", _TWO_BYTES, _LIMITS),
-    (TOPIC_ALIAS_MAXIMUM, "topic_alias_maximum", _TWO_BYTES, _LIMITS),
-    (TOPIC_ALIAS, "topic_alias", _TWO_BYTES, _in(PUBLISH)),
-    (MAXIMUM_QOS, "maximum_qos", _YES_OR_NO, _in(CONNACK)),
-    (RETAIN_AVAILABLE, "retain_available", _YES_OR_NO, _in(CONNACK)),
-    (USER_PROPERTY, "user_properties", _PAIR, _ALL),
-    (MAXIMUM_PACKET_SIZE, "maximum_packet_size", _FOUR_BYTES, _LIMITS),
-    (WILDCARD_SUBSCRIPTION_AVAILABLE, "wildcard_subscription_available", _YES_OR_NO, _in(CONNACK)),
+    (PAYLOAD_FORMAT_INDICATOR, "payload_format_indicator", YES_OR_NO, _MESSAGE),
+    (MESSAGE_EXPIRY_INTERVAL, "message_expiry_interval", FOUR_BYTES, _MESSAGE),
+    (CONTENT_TYPE, "content_type", TEXT, _MESSAGE),
+    (RESPONSE_TOPIC, "response_topic", TEXT, _MESSAGE),
+    (CORRELATION_DATA, "correlation_data", BINARY, _MESSAGE),
+    (SUBSCRIPTION_IDENTIFIER, "subscription_identifiers", VARIABLE, _in(PUBLISH, SUBSCRIBE)),
+    (SESSION_EXPIRY_INTERVAL, "session_expiry_interval", FOUR_BYTES, _LIMITS | _in(DISCONNECT)),
+    (ASSIGNED_CLIENT_IDENTIFIER, "assigned_client_identifier", TEXT, _in(CONNACK)),
+    (SERVER_KEEP_ALIVE, "server_keep_alive", TWO_BYTES, _in(CONNACK)),
+    (AUTHENTICATION_METHOD, "authentication_method", TEXT, _ENHANCED),
+    (AUTHENTICATION_DATA, "authentication_data", BINARY, _ENHANCED),
+    (REQUEST_PROBLEM_INFORMATION, "request_problem_information", YES_OR_NO, _in(CONNECT)),
+    (WILL_DELAY_INTERVAL, "will_delay_interval", FOUR_BYTES, _in(WILL)),
+    (REQUEST_RESPONSE_INFORMATION, "request_response_information", YES_OR_NO, _in(CONNECT)),
+    (RESPONSE_INFORMATION, "response_information", TEXT, _in(CONNACK)),
+    (SERVER_REFERENCE, "server_reference", TEXT, _in(CONNACK, DISCONNECT)),
+    (REASON_STRING, "reason_string", TEXT, _REASONED),
+    (RECEIVE_MAXIMUM, "receive_maximum", TWO_BYTES, _LIMITS),
+    (TOPIC_ALIAS_MAXIMUM, "topic_alias_maximum", TWO_BYTES, _LIMITS),
+    (TOPIC_ALIAS, "topic_alias", TWO_BYTES, _in(PUBLISH)),
+    (MAXIMUM_QOS, "maximum_qos", YES_OR_NO, _in(CONNACK)),
+    (RETAIN_AVAILABLE, "retain_available", YES_OR_NO, _in(CONNACK)),
+    (USER_PROPERTY, "user_properties", PAIR, _ALL),
+    (MAXIMUM_PACKET_SIZE, "maximum_packet_size", FOUR_BYTES, _LIMITS),
+    (WILDCARD_SUBSCRIPTION_AVAILABLE, "wildcard_subscription_available", YES_OR_NO, _in(CONNACK)),
     (
         SUBSCRIPTION_IDENTIFIERS_AVAILABLE,
         "subscription_identifiers_available",
-        _YES_OR_NO,
+        YES_OR_NO,
         _in(CONNACK),
     ),
-    (SHARED_SUBSCRIPTION_AVAILABLE, "shared_subscription_available", _YES_OR_NO, _in(CONNACK)),
+    (SHARED_SUBSCRIPTION_AVAILABLE, "shared_subscription_available", YES_OR_NO, _in(CONNACK)),
 )
 _LAST: Final = 0x2A
 
@@ -176,7 +172,7 @@ _REPEATABLE: Final = 1 << USER_PROPERTY | 1 << SUBSCRIPTION_IDENTIFIER
 
 def is_property(identifier: int) -> bool:
     """Whether 5.0 defines `identifier`."""
-    return 0 < identifier <= _LAST and _TYPES[identifier] != _UNKNOWN
+    return 0 < identifier <= _LAST and _TYPES[identifier] != UNKNOWN
 
 
 def property_identifier(name: str) -> int:
@@ -195,42 +191,20 @@ def check_property(identifier: int, value: PropertyValue, found: list[Violation]
 
     Raises `TypeError` for a value of the wrong Python type, which the decoder cannot produce.
     """
-    kind = _TYPES[identifier]
     name = _NAMES[identifier]
-    if kind == _TEXT:
-        if not isinstance(value, str):
-            raise TypeError(f"{name} must be str")
-        if identifier == RESPONSE_TOPIC:
-            check_topic_name(value, name, found)
-        else:
-            check_text(value, name, found)
-    elif kind == _BINARY:
-        if not isinstance(value, bytes):
-            raise TypeError(f"{name} must be bytes")
-        check_binary(value, name, found)
-    elif kind == _PAIR:
-        if not isinstance(value, tuple) or len(value) != 2:
-            raise TypeError(f"{name} must be pairs of str")
-        # [MQTT-1.5.7-1] both strings of a pair
-        check_text(value[0], name, found)
-        check_text(value[1], name, found)
+    if identifier == RESPONSE_TOPIC and isinstance(value, str):
+        check_topic_name(value, name, found)
     else:
-        if not isinstance(value, int):
-            raise TypeError(f"{name} must be int")
-        if kind == _YES_OR_NO:
-            if value != 0 and value != 1:
-                report(found, Violation(PROPERTY_IS_0_OR_1, f"{name} {value}"))
-        elif kind == _TWO_BYTES:
-            check_integer(value, MAXIMUM_TWO_BYTES, name, found)
-        elif kind == _FOUR_BYTES:
-            check_integer(value, MAXIMUM_FOUR_BYTES, name, found)
-        else:
-            check_variable_byte_integer(value, name)
-        if value == 0:
-            if _NOT_ZERO >> identifier & 1:
-                report(found, Violation(PROPERTY_NOT_ZERO, f"{name} 0"))
-            elif identifier == TOPIC_ALIAS:
-                report(found, Violation(TOPIC_ALIAS_NOT_ZERO, f"{name} 0"))
+        check_value(_TYPES[identifier], value, name, found)
+    if isinstance(value, int) and value == 0:
+        _check_zero(identifier, found)
+
+
+def _check_zero(identifier: int, found: list[Violation] | None) -> None:
+    if _NOT_ZERO >> identifier & 1:
+        report(found, Violation(PROPERTY_NOT_ZERO, f"{_NAMES[identifier]} 0"))
+    elif identifier == TOPIC_ALIAS:
+        report(found, Violation(TOPIC_ALIAS_NOT_ZERO, f"{_NAMES[identifier]} 0"))
 
 
 def check_properties(items: list[PropertyItem], found: list[Violation] | None) -> int:
@@ -265,6 +239,71 @@ def check_properties_version(present: int, version: int) -> None:
     """Check that a packet for 3.1.1, which has no properties, has none."""
     if present and version != MQTT5:
         raise Violation(PROPERTIES_NEED_MQTT5, "properties in a packet for 3.1.1")
+
+
+@final
+@mypyc_attr(acyclic=True, free_list_len=1)
+class PropertySection:
+    """A property section as bytes [2.2.2], read and checked by the rules that hold in every packet.
+
+    A packet is read to its end before a value is refused: `found` has the violations until then,
+    and `Properties` raises the first. After an unknown identifier the rest is skipped.
+    """
+
+    # Without the Property Length; a bit for each identifier; what `properties_size` counts.
+    data: Final[bytes]
+    present: Final[int]
+    size: Final[int]
+    found: Final[list[Violation]]
+
+    def __init__(self, reader: Reader, length: int) -> None:
+        packet_end = reader.narrow(length, "properties")
+        found: list[Violation] = []
+        present: i64 = 0
+        size: i64 = 0
+        start = reader.at
+        end = start
+        while end < reader.end:
+            reader.count_item()
+            identifier: i64 = reader.variable_byte_integer("property_identifier")
+            if not is_property(identifier):
+                check_property_known(identifier, reader.found)
+                break
+            kind = _TYPES[identifier]
+            name = _NAMES[identifier]
+            value_start = reader.at
+            size += ITEM_SIZE
+            if kind == PAIR:
+                # [MQTT-1.5.7-1] both strings of a pair
+                check_next_text(reader, name, found)
+                check_next_text(reader, name, found)
+                size += reader.at - value_start - 4
+            elif kind == BINARY:
+                # No value that its length field can express is too long.
+                reader.skip_binary(name)
+                size += reader.at - value_start - 2
+            elif kind != TEXT:
+                number = read_number(reader, kind, name)
+                check_number(kind, number, name, found)
+                if not number:
+                    _check_zero(identifier, found)
+            else:
+                if identifier == RESPONSE_TOPIC:
+                    check_property(identifier, reader.text(name), found)
+                else:
+                    check_next_text(reader, name, found)
+                size += reader.at - value_start - 2
+            bit: i64 = 1  # not in the next line: a literal has 32 bits in compiled code
+            bit <<= identifier
+            if present & bit and not _REPEATABLE & bit:
+                _report_repeated(identifier, found)
+            present |= bit
+            end = reader.at
+        reader.widen(packet_end)
+        self.data = reader.data[start:end]
+        self.present = present
+        self.size = size
+        self.found = found
 
 
 @final
@@ -313,10 +352,13 @@ class Properties:
         subscription_identifiers_available: int | None = None,
         shared_subscription_available: int | None = None,
         # A whole section that comes after all of these; whether to keep everything as bytes.
-        before: "Properties | None" = None,
+        before: "Properties | PropertySection | None" = None,
         as_bytes: bool = False,
     ) -> None:
-        gathered: list[PropertyItem] = list(items)
+        gathered: list[PropertyItem] = []
+        # In compiled code it takes less time to see that something is empty than to iterate it.
+        if items:
+            gathered.extend(items)
         if payload_format_indicator is not None:
             gathered.append((PAYLOAD_FORMAT_INDICATOR, payload_format_indicator))
         if message_expiry_interval is not None:
@@ -369,22 +411,30 @@ class Properties:
             )
         if shared_subscription_available is not None:
             gathered.append((SHARED_SUBSCRIPTION_AVAILABLE, shared_subscription_available))
-        for number in subscription_identifiers:
-            gathered.append((SUBSCRIPTION_IDENTIFIER, number))
-        for pair in user_properties:
-            gathered.append((USER_PROPERTY, pair))
+        if subscription_identifiers:
+            for number in subscription_identifiers:
+                gathered.append((SUBSCRIPTION_IDENTIFIER, number))
+        if user_properties:
+            for pair in user_properties:
+                gathered.append((USER_PROPERTY, pair))
         present = check_properties(gathered, None)
         rest = b""
         size = 0
         if before is not None:
+            if isinstance(before, PropertySection):
+                if before.found:
+                    raise before.found[0]
+                rest = before.data
+                size = before.size
+            else:
+                gathered.extend(before._first)
+                rest = before._rest
+                size = before._rest_size
             # Each part is valid by itself; neither may repeat a property of the other.
             repeated = present & before.present & ~_REPEATABLE
             if repeated:
                 _report_repeated(repeated.bit_length() - 1, None)
             present |= before.present
-            gathered.extend(before._first)
-            rest = before._rest
-            size = before._rest_size
         first = tuple(gathered)
         if as_bytes:
             writer = Writer()
@@ -403,8 +453,7 @@ class Properties:
         """All pairs, in the order in which they are sent."""
         if not self._rest:
             return self._first
-        rest = _read_items(Reader(self._rest, 0, len(self._rest), MQTT5))
-        return (*self._first, *rest)
+        return (*self._first, *section_items(self._rest))
 
     def compact(self) -> "Properties":
         """An equal section that takes little memory, however many properties it has."""
@@ -414,11 +463,25 @@ class Properties:
         """Whether the section has this property."""
         return bool(self.present >> identifier & 1)
 
+    def _values(self, identifier: int, most: int) -> list[PropertyValue]:
+        """The values of a property, at most `most` of them, without creating those of others."""
+        values: list[PropertyValue] = []
+        if self.has(identifier):
+            for other, value in self._first:
+                if other == identifier:
+                    values.append(value)
+            reader = Reader(self._rest, 0, len(self._rest), MQTT5)
+            while reader.left() and len(values) < most:
+                other = reader.variable_byte_integer("property_identifier")
+                if other == identifier:
+                    values.append(read_value(reader, _TYPES[other], _NAMES[other]))
+                else:
+                    skip_value(reader, _TYPES[other], _NAMES[other])
+        return values
+
     def _find(self, identifier: int) -> PropertyValue | None:
-        for other, value in self.items:
-            if other == identifier:
-                return value
-        return None
+        values = self._values(identifier, 1)
+        return values[0] if values else None
 
     def _integer(self, identifier: int) -> int | None:
         value = self._find(identifier)
@@ -534,19 +597,13 @@ class Properties:
 
     @property
     def subscription_identifiers(self) -> tuple[int, ...]:
-        return tuple(
-            value
-            for identifier, value in self.items
-            if identifier == SUBSCRIPTION_IDENTIFIER and isinstance(value, int)
-        )
+        values = self._values(SUBSCRIPTION_IDENTIFIER, ANY_NUMBER_OF_ITEMS)
+        return tuple([value for value in values if isinstance(value, int)])
 
     @property
     def user_properties(self) -> tuple[tuple[str, str], ...]:
-        return tuple(
-            value
-            for identifier, value in self.items
-            if identifier == USER_PROPERTY and isinstance(value, tuple)
-        )
+        values = self._values(USER_PROPERTY, ANY_NUMBER_OF_ITEMS)
+        return tuple([value for value in values if isinstance(value, tuple)])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Properties) and self.items == other.items
@@ -570,59 +627,44 @@ class Properties:
 
 NO_PROPERTIES: Final = Properties()
 
-# The pairs of an empty section, shared to avoid creating lists. Must not be modified.
-NO_ITEMS: Final[list[PropertyItem]] = []
+
+# The section of a packet that has no properties.
+NO_SECTION: Final = PropertySection(Reader(b"", 0, 0, MQTT5), 0)
 
 
-def properties_of(items: list[PropertyItem]) -> Properties:
-    """Checked `Properties` from the pairs that were read."""
-    return Properties(items) if items else NO_PROPERTIES
+def properties_of(section: PropertySection) -> Properties:
+    """Checked `Properties` from the section that was read. Raises `Violation`."""
+    return Properties(before=section) if section.present else NO_PROPERTIES
+
+
+def read_section(reader: Reader) -> PropertySection:
+    """Read the property section of a packet. The caller must raise or report what it found."""
+    if reader.version != MQTT5:
+        return NO_SECTION
+    length = reader.variable_byte_integer("property_length")
+    return PropertySection(reader, length) if length else NO_SECTION
+
+
+def check_section(section: PropertySection, found: list[Violation]) -> int:
+    """Report what is wrong with the section. Returns a bit for each identifier present."""
+    found.extend(section.found)
+    return section.present
+
+
+def section_items(section: bytes) -> list[PropertyItem]:
+    """The pairs of the bytes of a section."""
+    items: list[PropertyItem] = []
+    # With a list for what was already reported: numbers that take more bytes than needed.
+    reader = Reader(section, 0, len(section), MQTT5, [])
+    while reader.left():
+        identifier = reader.variable_byte_integer("property_identifier")
+        items.append((identifier, read_value(reader, _TYPES[identifier], _NAMES[identifier])))
+    return items
 
 
 def read_properties(reader: Reader) -> list[PropertyItem]:
-    """Read a property section [2.2.2] with its Property Length. Returns unchecked pairs.
-
-    After an unknown identifier the rest of the section is skipped, and the packet is read on.
-    """
-    if reader.version != MQTT5:
-        return NO_ITEMS
-    size = reader.variable_byte_integer("property_length")
-    if not size:
-        return NO_ITEMS
-    packet_end = reader.narrow(size, "properties")
-    items = _read_items(reader)
-    reader.widen(packet_end)
-    return items
-
-
-def _read_items(reader: Reader) -> list[PropertyItem]:
-    items: list[PropertyItem] = []
-    while reader.left():
-        reader.count_item()
-        identifier = reader.variable_byte_integer("property_identifier")
-        check_property_known(identifier, reader.found)
-        if not is_property(identifier):
-            break
-        items.append((identifier, _read_value(reader, identifier)))
-    return items
-
-
-def _read_value(reader: Reader, identifier: int) -> PropertyValue:
-    kind = _TYPES[identifier]
-    name = _NAMES[identifier]
-    if kind == _YES_OR_NO:
-        return reader.byte(name)
-    if kind == _TWO_BYTES:
-        return reader.two_bytes(name)
-    if kind == _FOUR_BYTES:
-        return reader.four_bytes(name)
-    if kind == _VARIABLE:
-        return reader.variable_byte_integer(name)
-    if kind == _TEXT:
-        return reader.text(name)
-    if kind == _BINARY:
-        return reader.binary(name)
-    return reader.text(name), reader.text(name)
+    """Read a property section [2.2.2] with its Property Length. Returns unchecked pairs."""
+    return section_items(read_section(reader).data)
 
 
 def properties_size(properties: Properties) -> int:
@@ -633,13 +675,7 @@ def properties_size(properties: Properties) -> int:
 def _items_size(items: tuple[PropertyItem, ...]) -> int:
     size = 0
     for _, value in items:
-        size += _ITEM_SIZE
-        if isinstance(value, str):
-            size += text_size(value)
-        elif isinstance(value, bytes):
-            size += len(value)
-        elif isinstance(value, tuple):
-            size += text_size(value[0]) + text_size(value[1])
+        size += item_size(value)
     return size
 
 
@@ -660,20 +696,4 @@ def encode_properties(properties: Properties) -> bytes:
 def _write_items(section: Writer, items: tuple[PropertyItem, ...]) -> None:
     for identifier, value in items:
         section.byte(identifier)
-        if isinstance(value, int):
-            kind = _TYPES[identifier]
-            if kind == _YES_OR_NO:
-                section.byte(value)
-            elif kind == _TWO_BYTES:
-                section.two_bytes(value)
-            elif kind == _FOUR_BYTES:
-                section.four_bytes(value)
-            else:
-                section.variable_byte_integer(value, _NAMES[identifier])
-        elif isinstance(value, str):
-            section.text(value)
-        elif isinstance(value, bytes):
-            section.binary(value)
-        else:
-            section.text(value[0])
-            section.text(value[1])
+        write_value(section, _TYPES[identifier], value)

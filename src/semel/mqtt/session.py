@@ -28,10 +28,14 @@ that never acknowledges cannot exhaust the memory.
 
 For ordinary packets the caller need not create packet objects: `send_encoded`, `is_new`,
 `acknowledge`, `receive_plain_ack` and `append` work with bytes, and make the same changes.
+
+`session_drops` drops deliveries that are not to be sent any more.
 """
 
 from collections import deque
 from typing import Final, final
+
+from mypy_extensions import mypyc_attr
 
 from semel.mqtt.backlog import Backlog
 from semel.mqtt.codec import LARGEST_PACKET, Packet, publish_fits
@@ -47,11 +51,10 @@ from semel.mqtt.delivery import (
     Change,
     Delivery,
     Receipt,
-    number_order,
     release_order,
 )
 from semel.mqtt.message import Message
-from semel.mqtt.packet_ids import PacketIds
+from semel.mqtt.packet_ids import PacketIds, has_id, with_id, without_id
 from semel.mqtt.packet_types import MQTT5, PUBACK, PUBCOMP, PUBREC, PUBREL
 from semel.mqtt.packets.acks import Ack, PubAck, PubComp, PubRec, PubRel, encode_success
 from semel.mqtt.packets.publish import Publish, with_packet_id
@@ -71,16 +74,22 @@ Outgoing = Packet | bytes
 
 
 @final
+@mypyc_attr(acyclic=True)
 class Session:
-    """One end of an MQTT session."""
+    """One end of an MQTT session.
+
+    A broker has one for each client, most of which are idle: so whatever takes memory is None
+    until it is needed.
+    """
 
     connected: bool
-    version: int
     durable: bool
+    version: int
     ends_at: float | None
-    # Bytes of messages that may still be sent; QoS 0 messages that were dropped for lack of room.
+    # Bytes that may still be sent; QoS 0 messages dropped for lack of room, or as too large.
     room: int
     dropped: int
+    too_large: int
     maximum_packet_size: int
     # Memory of the messages in flight; no further message is sent while it has reached the maximum.
     in_flight_bytes: int
@@ -91,21 +100,22 @@ class Session:
     poll_left: int
     # Deliveries that have no packet identifier yet.
     backlog: Final[Backlog]
-    _changes: list[Change]
-    _packets: list[Outgoing]
+    _changes: list[Change] | None
+    _packets: list[Outgoing] | None
     # As sender: the last delivery number, packet identifier and position of a PUBREC assigned.
     last_number: int
     last_id: int
     last_release: int
     _quota: int
     # Deliveries in flight, by packet identifier.
-    flights: dict[int, Delivery]
+    flights: dict[int, Delivery] | None
     _resend: deque[Delivery] | None
-    _requests: PacketIds
+    # Identifiers of open SUBSCRIBE and UNSUBSCRIBE requests.
+    _requests: PacketIds | None
     # As receiver: QoS 2 identifiers from `accept` to PUBREL; QoS 2 messages not accepted yet; and
     # messages whose PUBACK or PUBREC has not been sent, in the order received.
-    stored_ids: PacketIds
-    pending: dict[int, Receipt]
+    stored_ids: PacketIds | None
+    pending: dict[int, Receipt] | None
     _pubacks: deque[Receipt] | None
     _pubrecs: deque[Receipt] | None
 
@@ -115,25 +125,24 @@ class Session:
         self.durable = True
         self.ends_at = None
         self.room = BOUNDLESS
-        self.dropped = 0
+        self.dropped = self.too_large = 0
         self.maximum_packet_size = LARGEST_PACKET
         self.in_flight_bytes = 0
         self.maximum_in_flight_bytes = BOUNDLESS
         self.maximum_in_flight = MAXIMUM_TWO_BYTES
         self.poll_left = 0
-        self._changes = []
-        self._packets = []
+        self._changes = None
+        self._packets = None
         self.last_number = 0
         self.last_id = 0
         self.last_release = 0
         self._quota = 0
-        # None instead of an empty deque, which takes 760 bytes: most sessions are idle.
         self.backlog = Backlog()
-        self.flights = {}
+        self.flights = None
         self._resend = None
-        self._requests = PacketIds()
-        self.stored_ids = PacketIds()
-        self.pending = {}
+        self._requests = None
+        self.stored_ids = None
+        self.pending = None
         self._pubacks = None
         self._pubrecs = None
 
@@ -142,19 +151,39 @@ class Session:
     def drain(self) -> tuple[list[Change], list[Outgoing]]:
         """Take the changes to commit, and the packets that may be sent after the commit."""
         changes, packets = self._changes, self._packets
-        self._changes = []
-        self._packets = []
-        return changes, packets
+        self._changes = None
+        self._packets = None
+        return [] if changes is None else changes, [] if packets is None else packets
 
     @property
     def in_flight(self) -> int:
         """How many deliveries have a packet identifier and are not complete."""
-        return len(self.flights)
+        return 0 if self.flights is None else len(self.flights)
+
+    def flight(self, packet_id: int) -> Delivery | None:
+        """The delivery in flight with this identifier, if any."""
+        return None if self.flights is None else self.flights.get(packet_id)
+
+    def deliveries_in_flight(self) -> list[Delivery]:
+        """All deliveries in flight, in the order in which they got their identifiers."""
+        return [] if self.flights is None else list(self.flights.values())
 
     @property
     def inbound_size(self) -> int:
         """Memory of the stored inbound identifiers, at most 8,192 bytes."""
-        return self.stored_ids.size
+        return 0 if self.stored_ids is None else self.stored_ids.size
+
+    def _send(self, packet: Outgoing) -> None:
+        """Append to the packets that `drain` returns."""
+        if self._packets is None:
+            self._packets = []
+        self._packets.append(packet)
+
+    def record(self, change: Change) -> None:
+        """Record a durable change, which `drain` returns."""
+        if self._changes is None:
+            self._changes = []
+        self._changes.append(change)
 
     # --- connections ------------------------------------------------------------------------------
 
@@ -180,9 +209,11 @@ class Session:
         self.room = BOUNDLESS
         if self.ends_at is not None:
             self.end_at(None)
+        if self.flights is None:
+            return
         released: list[Delivery] = []
         resend: deque[Delivery] = deque()
-        for delivery in self.flights.values():
+        for delivery in self.deliveries_in_flight():
             delivery.counts = False
             if delivery.released:
                 released.append(delivery)
@@ -190,7 +221,7 @@ class Session:
                 resend.append(delivery)
         released.sort(key=release_order)
         for delivery in released:
-            self._packets.append(PubRel(delivery.packet_id))
+            self._send(PubRel(delivery.packet_id))
         self._resend = resend if resend else None
 
     def disconnect(self, now: float, expiry_interval: int) -> None:
@@ -201,36 +232,13 @@ class Session:
         no effect from now on. The Receipt of a QoS 2 message stays valid.
         """
         self.connected = False
-        self._packets = []
+        self._packets = None
         self._resend = None
         self._pubacks = None
         self._pubrecs = None
-        self._requests = PacketIds()
+        self._requests = None
         if expiry_interval != NEVER_EXPIRES:
             self.end_at(now + expiry_interval)
-
-    def reset(self) -> tuple[list[Delivery], list[Delivery]]:
-        """Discard every open exchange, because the peer has lost the session [MQTT-3.2.2-5].
-
-        Returns two lists: the deliveries that are complete, because the peer has acknowledged their
-        messages, and those that return to the head of the backlog as new messages, which may
-        already have reached the peer. Accepting a Receipt of the old session has no effect.
-        """
-        complete: list[Delivery] = []
-        again: list[Delivery] = []
-        for delivery in list(self.flights.values()):
-            if delivery.released:
-                self._finish(delivery)
-                complete.append(delivery)
-            else:
-                again.append(delivery)
-        again.sort(key=number_order)
-        for delivery in reversed(again):
-            self._recall(delivery)
-        for packet_id in self.stored_ids.listed():
-            self._free(packet_id)
-        self.pending = {}
-        return complete, again
 
     def is_over(self, now: float) -> bool:
         """Whether the session has expired, so that its owner must discard it [MQTT-4.1.0-2]."""
@@ -243,12 +251,12 @@ class Session:
         packet_id = self._free_id()
         if packet_id:
             self.last_id = packet_id
-            self._requests.add(packet_id)
+            self._requests = with_id(self._requests, packet_id)
         return packet_id
 
     def release_id(self, packet_id: int) -> None:
         """Free the identifier of an answered SUBSCRIBE or UNSUBSCRIBE."""
-        self._requests.discard(packet_id)
+        self._requests = without_id(self._requests, packet_id)
 
     def send(self, message: Message, now: float, share: str = "") -> int:
         """Send a message, or queue it. Returns the number of its delivery, 0 at QoS 0.
@@ -262,7 +270,9 @@ class Session:
                     self.dropped += 1
                 elif publish_fits(packet, self.version, self.maximum_packet_size):
                     self.room -= message.size
-                    self._packets.append(packet)
+                    self._send(packet)
+                else:
+                    self.too_large += 1
             return 0
         number = self.last_number + 1
         if self._may_send() and not message.is_expired(now):
@@ -271,7 +281,7 @@ class Session:
                 packet = message.publish(packet_id, now, self.version, dup=False)
                 if publish_fits(packet, self.version, self.maximum_packet_size):
                     self._assign_at_once(number, message, share, packet_id)
-                    self._packets.append(packet)
+                    self._send(packet)
                     return number
         self._queue(number, message, share)
         return number
@@ -287,56 +297,13 @@ class Session:
         if not packet_id:
             return False
         self._assign_at_once(self.last_number + 1, message, "", packet_id)
-        self._packets.append(with_packet_id(head, packet_id, tail))
+        self._send(with_packet_id(head, packet_id, tail))
         return True
 
     def append(self, data: bytes, size: int) -> None:
         """Send encoded QoS 0 PUBLISH packets; `size` is the sum of their `Message.size`."""
         self.room -= size
-        self._packets.append(data)
-
-    def give_up_expired(self, now: float) -> list[Delivery]:
-        """Drop the messages of the backlog that have expired, and return them [MQTT-3.3.2-5].
-
-        The owner finds those beyond the window in its store, and calls `give_up_beyond`.
-        """
-        expired = self.backlog.take_expired(now)
-        self._record_finished(expired)
-        return expired
-
-    def give_up_beyond(self, expired: list[tuple[int, int]], next_expiry: float | None) -> None:
-        """Drop the deliveries (number, size) beyond the window that have expired in the store.
-
-        `next_expiry` is when the next delivery in the store expires; None: none does.
-        """
-        self.backlog.beyond_expiry = next_expiry
-        for number in self.backlog.expire_beyond(expired):
-            self._changes.append(Change(FINISHED, number=number))
-
-    def give_up_shared(self, shares: set[str] | None, *, sent: bool) -> list[Delivery]:
-        """Drop messages of these shared subscriptions (None: all), for other sessions [4.8.2].
-
-        Returns the dropped deliveries: those never sent and, with `sent`, QoS 1 messages in flight,
-        which may go to another session only after this one has ended. A QoS 2 message that was sent
-        must not go to another session [MQTT-4.8.2-5].
-        """
-        given_up: list[Delivery] = []
-        if sent:
-            for delivery in self.flights.values():
-                if delivery.qos == 1 and delivery.is_of(shares):
-                    given_up.append(delivery)
-            for delivery in given_up:
-                self._finish(delivery)
-        waiting = self.backlog.take_shared(shares)
-        self._record_finished(waiting)
-        given_up.extend(waiting)
-        return given_up
-
-    def _record_finished(self, unsent: list[Delivery]) -> None:
-        """Record FINISHED for deliveries that were taken from the backlog."""
-        if self.durable:
-            for delivery in unsent:
-                self._changes.append(Change(FINISHED, number=delivery.number))
+        self._send(data)
 
     def _may_send(self) -> bool:
         """Whether the limits allow a new QoS 1 or 2 message, and no other is queued before it."""
@@ -368,7 +335,7 @@ class Session:
             self.poll_left -= 1
             delivery = self._resend.popleft()
             # The peer may have acknowledged the PUBLISH of the earlier connection meanwhile.
-            if self.flights.get(delivery.packet_id) is not delivery or delivery.released:
+            if self.flight(delivery.packet_id) is not delivery or delivery.released:
                 continue
             # [MQTT-4.3.3-7] A message that has been sent does not expire.
             if not self._transmit(delivery, now, dup=True):
@@ -381,7 +348,7 @@ class Session:
             message = delivery.message
             assert message is not None
             if message.is_expired(now):
-                self._finish(delivery)
+                self.finish(delivery)
                 given_up.append(delivery)
                 continue
             packet_id = self._free_id()
@@ -398,38 +365,55 @@ class Session:
         packet = message.publish(delivery.packet_id, now, self.version, dup=dup)
         if not publish_fits(packet, self.version, self.maximum_packet_size):
             # [MQTT-3.1.2-25] the server acts as if the delivery were complete
-            self._finish(delivery)
+            self.finish(delivery)
             return False
         self._quota -= 1
         delivery.counts = True
         self.room -= message.size
-        self._packets.append(packet)
+        self._send(packet)
         return True
 
     def _free_id(self) -> int:
-        if len(self.flights) + len(self._requests) >= self.maximum_in_flight:
+        flights, requests = self.flights, self._requests
+        requested = 0 if requests is None else len(requests)
+        if self.in_flight + requested >= self.maximum_in_flight:
             return 0
         packet_id = self.last_id
         while True:
             packet_id = packet_id + 1 if packet_id < MAXIMUM_TWO_BYTES else 1
-            if packet_id not in self.flights and packet_id not in self._requests:
+            if (flights is None or packet_id not in flights) and not has_id(requests, packet_id):
                 return packet_id
 
     def give_up(self, packet_id: int) -> int:
         """Drop the delivery of a drained PUBLISH that cannot be sent. Returns its number."""
-        delivery = self.flights[packet_id]
+        delivery = self.flight(packet_id)
+        assert delivery is not None
         self._complete(delivery)
         return delivery.number
 
+    def withdraw(self, packet_id: int) -> None:
+        """Drop the message of a delivery in flight, so that it is not sent again.
+
+        The session must not be connected. The peer may have stored the identifier of a QoS 2
+        message, and would ignore another message with it: so the exchange continues with PUBREL,
+        which makes the peer forget it.
+        """
+        delivery = self.flight(packet_id)
+        assert delivery is not None
+        if delivery.qos == 2:
+            self._release(delivery)
+        else:
+            self.finish(delivery)
+
     def _complete(self, delivery: Delivery) -> None:
-        self._finish(delivery)
+        self.finish(delivery)
         # [MQTT-3.3.4-9] A PUBLISH of an earlier connection did not use this connection's quota.
         if delivery.counts:
             self._quota += 1
 
     def receive_puback(self, packet: PubAck) -> Delivery | None:
         """Return the completed delivery, or None; a failure also completes it [MQTT-4.4.0-2]."""
-        delivery = self.flights.get(packet.packet_id)
+        delivery = self.flight(packet.packet_id)
         if delivery is None or delivery.qos != 1:
             return None
         self._complete(delivery)
@@ -437,21 +421,21 @@ class Session:
 
     def receive_pubrec(self, packet: PubRec) -> Delivery | None:
         """Return the delivery that the peer refused, None if the exchange continues."""
-        delivery = self.flights.get(packet.packet_id)
+        delivery = self.flight(packet.packet_id)
         if delivery is None or delivery.qos != 2:
-            self._packets.append(PubRel(packet.packet_id, self._not_found()))
+            self._send(PubRel(packet.packet_id, self._not_found()))
             return None
         if not delivery.released:
             if packet.reason >= FAILURE:
                 self._complete(delivery)
                 return delivery
             self._release(delivery)
-        self._packets.append(PubRel(packet.packet_id))
+        self._send(PubRel(packet.packet_id))
         return None
 
     def receive_pubcomp(self, packet: PubComp) -> Delivery | None:
         """Return the completed delivery, or None."""
-        delivery = self.flights.get(packet.packet_id)
+        delivery = self.flight(packet.packet_id)
         if delivery is None or not delivery.released:
             return None
         self._complete(delivery)
@@ -488,28 +472,38 @@ class Session:
                 self._pubacks = deque()
             self._pubacks.append(receipt)
             return receipt
-        known = self.pending.get(packet.packet_id)
+        known = self._unaccepted(packet.packet_id)
         receipt = Receipt(packet.packet_id, 2) if known is None else known
         if self._pubrecs is None:
             self._pubrecs = deque()
         self._pubrecs.append(receipt)
         if known is not None:
             return None
-        if packet.packet_id in self.stored_ids:
+        if has_id(self.stored_ids, packet.packet_id):
             # [MQTT-4.3.3-10] send PUBREC again, and do not deliver the message again
             receipt.is_accepted = True
             self._send_pubrecs()
             return None
-        self.pending[packet.packet_id] = receipt
+        self.add_pending(receipt)
         return receipt
+
+    def add_pending(self, receipt: Receipt) -> None:
+        """Wait until the owner accepts a QoS 2 message."""
+        if self.pending is None:
+            self.pending = {}
+        self.pending[receipt.packet_id] = receipt
+
+    def _unaccepted(self, packet_id: int) -> Receipt | None:
+        """The Receipt of a QoS 2 message that the owner has not accepted yet, if any."""
+        return None if self.pending is None else self.pending.get(packet_id)
 
     def forget_received(self, packet_id: int) -> bool:
         """Discard a QoS 2 exchange that its sender no longer knows. Returns whether it was open."""
-        if packet_id in self.stored_ids:
-            self._free(packet_id)
+        if has_id(self.stored_ids, packet_id):
+            self.free(packet_id)
             return True
         self._drop_pubrecs(packet_id)
-        return self.pending.pop(packet_id, None) is not None
+        return self.pending is not None and self.pending.pop(packet_id, None) is not None
 
     def accept(
         self,
@@ -521,7 +515,7 @@ class Session:
         """Accept responsibility for a message, or refuse it with a code from 0x80 on (5.0 only).
 
         In 3.1.1 an acknowledgement has no code and always means success [MQTT-3.3.5-2]. Accepting
-        a Receipt that the session has discarded (`reset`, `forget_received`) has no effect, because
+        a Receipt that the session has discarded (a reset, `forget_received`) has no effect, because
         another message may have its identifier by now. Raises ValueError if it was accepted before.
         """
         if receipt.is_accepted:
@@ -535,7 +529,7 @@ class Session:
         if receipt.qos == 1:
             self._send_pubacks()
             return
-        if self.pending.get(receipt.packet_id) is not receipt:
+        if self.pending is None or self.pending.get(receipt.packet_id) is not receipt:
             return
         del self.pending[receipt.packet_id]
         if receipt.reason < FAILURE:
@@ -546,21 +540,21 @@ class Session:
         while self._pubacks and self._pubacks[0].is_accepted:
             receipt = self._pubacks.popleft()
             ack = PubAck(receipt.packet_id, receipt.reason, properties=receipt.properties)
-            self._packets.append(ack)
+            self._send(ack)
 
     def _send_pubrecs(self) -> None:
         while self._pubrecs and self._pubrecs[0].is_accepted:
             receipt = self._pubrecs.popleft()
             ack = PubRec(receipt.packet_id, receipt.reason, properties=receipt.properties)
-            self._packets.append(ack)
+            self._send(ack)
 
     def receive_pubrel(self, packet: PubRel) -> None:
         """Free the identifier for a new message. Always sends PUBCOMP [MQTT-4.3.3-11]."""
-        if packet.packet_id in self.stored_ids:
-            self._free(packet.packet_id)
-            self._packets.append(PubComp(packet.packet_id))
+        if has_id(self.stored_ids, packet.packet_id):
+            self.free(packet.packet_id)
+            self._send(PubComp(packet.packet_id))
         else:
-            self._packets.append(PubComp(packet.packet_id, self._not_found()))
+            self._send(PubComp(packet.packet_id, self._not_found()))
 
     # --- ordinary packets, as bytes ---------------------------------------------------------------
 
@@ -568,20 +562,20 @@ class Session:
         """Whether a PUBLISH is a new message that may be acknowledged at once."""
         if qos == 1:
             return not self._pubacks
-        return (
-            not self._pubrecs and packet_id not in self.stored_ids and packet_id not in self.pending
-        )
+        if self._pubrecs or has_id(self.stored_ids, packet_id):
+            return False
+        return self.pending is None or packet_id not in self.pending
 
     def acknowledge(self, qos: int, packet_id: int, reason: int) -> None:
         """Accept a message for which `is_new` returned True; `reason` is below 0x80."""
         if qos == 2:
             self._store(packet_id)
         if reason == SUCCESS or self.version != MQTT5:
-            self._packets.append(encode_success(PUBACK if qos == 1 else PUBREC, packet_id))
+            self._send(encode_success(PUBACK if qos == 1 else PUBREC, packet_id))
         elif qos == 1:
-            self._packets.append(PubAck(packet_id, reason))
+            self._send(PubAck(packet_id, reason))
         else:
-            self._packets.append(PubRec(packet_id, reason))
+            self._send(PubRec(packet_id, reason))
 
     def receive_plain_ack(self, packet_type: int, packet_id: int) -> bool:
         """Receive a PUBACK, PUBREC, PUBREL or PUBCOMP without a reason code.
@@ -589,19 +583,19 @@ class Session:
         Returns False, and changes nothing, if no exchange awaits it.
         """
         if packet_type == PUBREL:
-            if packet_id not in self.stored_ids:
+            if not has_id(self.stored_ids, packet_id):
                 return False
-            self._free(packet_id)
-            self._packets.append(encode_success(PUBCOMP, packet_id))
+            self.free(packet_id)
+            self._send(encode_success(PUBCOMP, packet_id))
             return True
-        delivery = self.flights.get(packet_id)
+        delivery = self.flight(packet_id)
         if delivery is None:
             return False
         if packet_type == PUBREC:
             if delivery.qos != 2 or delivery.released:
                 return False
             self._release(delivery)
-            self._packets.append(encode_success(PUBREL, packet_id))
+            self._send(encode_success(PUBREL, packet_id))
             return True
         if (packet_type == PUBACK) != (delivery.qos == 1):
             return False
@@ -617,13 +611,13 @@ class Session:
         self.last_number = number
         self.backlog.add(Delivery(number, message, share, message.qos))
         if self.durable:
-            self._changes.append(Change(QUEUED, number=number, message=message, share=share))
+            self.record(Change(QUEUED, number=number, message=message, share=share))
 
     def _assign_at_once(self, number: int, message: Message, share: str, packet_id: int) -> None:
         """Put a new message in flight without queueing it, and record QUEUED and ASSIGNED."""
         self.last_number = number
         if self.durable:
-            self._changes.append(Change(QUEUED, number=number, message=message, share=share))
+            self.record(Change(QUEUED, number=number, message=message, share=share))
         delivery = Delivery(number, message, share, message.qos)
         delivery.counts = True
         self._assign(delivery, packet_id)
@@ -633,23 +627,29 @@ class Session:
     def _assign(self, delivery: Delivery, packet_id: int) -> None:
         """Put a delivery in flight under this identifier, and record ASSIGNED."""
         delivery.packet_id = packet_id
-        self.flights[packet_id] = delivery
-        self.in_flight_bytes += delivery.memory_size
-        self.last_id = packet_id
+        self.put_in_flight(delivery)
         if self.durable:
-            number = delivery.number
-            self._changes.append(Change(ASSIGNED, number=number, packet_id=packet_id))
+            self.record(Change(ASSIGNED, number=delivery.number, packet_id=packet_id))
 
-    def _recall(self, delivery: Delivery) -> None:
+    def put_in_flight(self, delivery: Delivery) -> None:
+        """Add a delivery that has its identifier to those in flight."""
+        if self.flights is None:
+            self.flights = {}
+        self.flights[delivery.packet_id] = delivery
+        self.in_flight_bytes += delivery.memory_size
+        self.last_id = delivery.packet_id
+
+    def recall(self, delivery: Delivery) -> None:
         """Return a delivery to the head of the backlog, and record RECALLED."""
         number, packet_id = delivery.number, delivery.packet_id
+        assert self.flights is not None
         del self.flights[packet_id]
         self.in_flight_bytes -= delivery.memory_size
         delivery.packet_id = 0
         delivery.counts = False
         self.backlog.put_back(delivery)
         if self.durable:
-            self._changes.append(Change(RECALLED, number=number, packet_id=packet_id))
+            self.record(Change(RECALLED, number=number, packet_id=packet_id))
 
     def _release(self, delivery: Delivery) -> None:
         """Drop the message after its PUBREC, and record RELEASED."""
@@ -659,32 +659,33 @@ class Session:
         delivery.message = None
         if self.durable:
             number, packet_id = delivery.number, delivery.packet_id
-            self._changes.append(Change(RELEASED, number=number, packet_id=packet_id))
+            self.record(Change(RELEASED, number=number, packet_id=packet_id))
 
-    def _finish(self, delivery: Delivery) -> None:
+    def finish(self, delivery: Delivery) -> None:
         """Remove a delivery that is complete or dropped, and record FINISHED."""
         if delivery.packet_id:
+            assert self.flights is not None
             del self.flights[delivery.packet_id]
             self.in_flight_bytes -= delivery.memory_size
         else:
             self.backlog.take_first()
         if self.durable:
             number, packet_id = delivery.number, delivery.packet_id
-            self._changes.append(Change(FINISHED, number=number, packet_id=packet_id))
+            self.record(Change(FINISHED, number=number, packet_id=packet_id))
 
     def _store(self, packet_id: int) -> None:
         """Keep the identifier of a QoS 2 message, and record STORED."""
-        self.stored_ids.add(packet_id)
+        self.stored_ids = with_id(self.stored_ids, packet_id)
         if self.durable:
-            self._changes.append(Change(STORED, packet_id=packet_id))
+            self.record(Change(STORED, packet_id=packet_id))
 
-    def _free(self, packet_id: int) -> None:
+    def free(self, packet_id: int) -> None:
         """Free the identifier of a QoS 2 message, and record FREED."""
-        self.stored_ids.discard(packet_id)
+        self.stored_ids = without_id(self.stored_ids, packet_id)
         # After PUBREL, a repeated PUBLISH does not need a PUBREC.
         self._drop_pubrecs(packet_id)
         if self.durable:
-            self._changes.append(Change(FREED, packet_id=packet_id))
+            self.record(Change(FREED, packet_id=packet_id))
 
     def _drop_pubrecs(self, packet_id: int) -> None:
         if self._pubrecs:
@@ -694,4 +695,4 @@ class Session:
         """Set when the session ends (None: not yet known, or never), and record ENDS."""
         self.ends_at = at
         if self.durable:
-            self._changes.append(Change(ENDS, at=at))
+            self.record(Change(ENDS, at=at))

@@ -7,18 +7,20 @@ from semel.mqtt.side import PLACE_UNKNOWN, RECEIVED, RELEASED, SENT_QOS_1, SENT_
 def open_exchanges(session: Session, me: int, peer: int) -> list[Open]:
     """All open exchanges of the session; `me` and `peer` are CLIENT and SERVER, or vice versa."""
     opened = open_deliveries(session, me)
-    for packet_id in session.stored_ids.listed():
-        # The set does not keep the order of the identifiers.
-        opened.append((peer, packet_id, RECEIVED | PLACE_UNKNOWN))
+    if session.stored_ids is not None:
+        for packet_id in session.stored_ids.listed():
+            # The set does not keep the order of the identifiers.
+            opened.append((peer, packet_id, RECEIVED | PLACE_UNKNOWN))
     return opened
 
 
 def open_deliveries(session: Session, me: int) -> list[Open]:
     """The open exchanges in which `me` is the sender of the message."""
     opened: list[Open] = []
-    for packet_id, delivery in session.flights.items():
+    for delivery in session.deliveries_in_flight():
         if delivery.released:
-            opened.append((me, packet_id, RELEASED))
+            opened.append((me, delivery.packet_id, RELEASED))
         else:
-            opened.append((me, packet_id, SENT_QOS_1 if delivery.qos == 1 else SENT_QOS_2))
+            stage = SENT_QOS_1 if delivery.qos == 1 else SENT_QOS_2
+            opened.append((me, delivery.packet_id, stage))
     return opened

@@ -6,6 +6,7 @@ The backlog is not loaded here: the session counts its deliveries, and the owner
 """
 
 from semel.mqtt.delivery import Delivery, Receipt
+from semel.mqtt.packet_ids import with_id
 from semel.mqtt.session import NEVER_EXPIRES, Session
 
 
@@ -16,10 +17,13 @@ def restore_backlog(
     first: int,
     next_expiry: float | None,
     last_number: int,
+    *,
+    has_shared: bool = False,
 ) -> None:
     """Restore the backlog: its count, its total size, and the number of its `first` delivery.
 
-    `last_number` is the highest number that any delivery of this session has had.
+    `last_number` is the highest number that any delivery of this session has had. `has_shared`:
+    some deliveries in the backlog are of a shared subscription.
     """
     backlog = session.backlog
     backlog.beyond = count
@@ -27,6 +31,7 @@ def restore_backlog(
     backlog.size = size
     backlog.first_beyond = first
     backlog.beyond_expiry = next_expiry
+    backlog.may_be_shared_beyond = has_shared
     session.last_number = last_number
 
 
@@ -42,16 +47,15 @@ def restore_end(session: Session, ends_at: float | None, expiry_interval: int, n
 
 def restore_receipt(session: Session, packet_id: int) -> Receipt:
     """Restore an inbound QoS 2 message that the owner has stored, but not accepted yet."""
-    receipt = session.pending[packet_id] = Receipt(packet_id, 2)
+    receipt = Receipt(packet_id, 2)
+    session.add_pending(receipt)
     return receipt
 
 
 def restore_exchanges(session: Session, in_flight: list[Delivery], stored_ids: list[int]) -> None:
     """Restore deliveries in flight, ordered by number, and inbound QoS 2 identifiers."""
     for delivery in in_flight:
-        session.flights[delivery.packet_id] = delivery
-        session.in_flight_bytes += delivery.memory_size
-        session.last_id = delivery.packet_id
+        session.put_in_flight(delivery)
         session.last_release = max(session.last_release, delivery.released)
     for packet_id in stored_ids:
-        session.stored_ids.add(packet_id)
+        session.stored_ids = with_id(session.stored_ids, packet_id)

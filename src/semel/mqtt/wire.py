@@ -35,6 +35,8 @@ MAXIMUM_VARIABLE_BYTE_INTEGER: Final = 268_435_455
 MAXIMUM_TWO_BYTES: Final = 65_535
 MAXIMUM_FOUR_BYTES: Final = 4_294_967_295
 
+_LAST_ASCII: Final = 0x7F
+
 # No limit: more topic filters and properties than a packet of any size can have.
 ANY_NUMBER_OF_ITEMS: Final = MAXIMUM_VARIABLE_BYTE_INTEGER
 
@@ -210,15 +212,45 @@ class Reader:
 
     def binary(self, name: str) -> bytes:
         """Binary Data [1.5.6]."""
-        head = self._take(2, name)
-        high: i64 = self.data[head]
-        low: i64 = self.data[head + 1]
-        size = high << 8 | low
+        size = self._size(name)
         at = self._take(size, name)
         value = self.data[at : at + size]
         if self.fields is not None:
             self.fields.append((name, value))
         return value
+
+    def _size(self, name: str) -> i64:
+        head = self._take(2, name)
+        high: i64 = self.data[head]
+        low: i64 = self.data[head + 1]
+        return high << 8 | low
+
+    def skip_binary(self, name: str) -> None:
+        """Skip Binary Data, or a UTF-8 Encoded String whose value is not needed."""
+        if self.fields is not None:
+            self.binary(name)
+        else:
+            self._take(self._size(name), name)
+
+    def skip_plain_text(self, name: str) -> bool:
+        """Skip a UTF-8 Encoded String of ASCII characters without NUL: `check_text` accepts it.
+
+        Returns False, and skips nothing, if it has other bytes, or if fields are recorded.
+        """
+        if self.fields is not None:
+            return False
+        start = self.at
+        size = self._size(name)
+        at = self._take(size, name)
+        end = at + size
+        data = self.data
+        while at < end:
+            byte: i64 = data[at]
+            if byte == 0 or byte > _LAST_ASCII:
+                self.at = start
+                return False
+            at += 1
+        return True
 
     def rest(self, name: str) -> bytes:
         """The remaining bytes: the payload of a message."""

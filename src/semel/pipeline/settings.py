@@ -49,6 +49,19 @@ class LandSettings:
         "Stop if rows that have not landed were deleted, by retention or a repair. Otherwise they "
         "are skipped.",
     )
+    metrics_host: str = setting(
+        "127.0.0.1",
+        "The address on which the metrics of the landing are served by HTTP. Nothing protects "
+        "them: listen on an address that only trusted machines can reach.",
+    )
+    metrics_port: int | None = setting(
+        None,
+        "The TCP port on which the metrics of the landing are served by HTTP: /metrics for "
+        "Prometheus, /healthz and /readyz. 0 lets the system choose a free one. Without a port "
+        "they are not served.",
+        minimum=0,
+        maximum=65_535,
+    )
     maintenance: bool = setting(
         True,
         "Maintain the table while landing: compact small files, write checkpoints of its log, and "

@@ -19,6 +19,7 @@ from semel.store.record import ReplaySegments
 from semel.store.retention import Retention
 from semel.store.sealing import Planner, SealerProcess
 from semel.store.settings import StoreSettings
+from semel.store.statistics import StreamSealing
 
 LOG: Final = logging.getLogger("semel.store")
 
@@ -42,7 +43,7 @@ class Archive:
             path,
             root=root,
             node=node,
-            store=database.identity(),
+            store=database.unique_id(),
             names={row.id: row.name for row in self.streams.values()},
         )
         self.planner = Planner(
@@ -56,7 +57,7 @@ class Archive:
             path,
             root,
             node=node,
-            store=database.identity(),
+            store=database.unique_id(),
             on_event=self.handle_sealer_event,
             retention=retention,
             compaction=Compaction(
@@ -97,6 +98,15 @@ class Archive:
                 now=now,
             )
         self.process.start()
+
+    def progress(self, now: float) -> tuple[StreamSealing, ...]:
+        """How far each stream is sealed. May be called on any thread."""
+        found = self.planner.progress(now)
+        names = {stream_id: row.name for stream_id, row in self.streams.items()}
+        return tuple(
+            StreamSealing(names[stream_id], sealed, unsealed, oldest)
+            for stream_id, (sealed, unsealed, oldest) in sorted(found.items())
+        )
 
     def stop(self) -> None:
         """End the sealer. Unsealed rows are sealed after the next start."""

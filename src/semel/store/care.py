@@ -24,6 +24,7 @@ from semel.store.folder import (
     open_folder,
     read_only,
     store_errors,
+    unused_folder,
 )
 from semel.store.gaps import Range, known_gaps
 from semel.store.mark import make_mark
@@ -211,23 +212,32 @@ def adopt(
     This is the state of a store that was restored from a backup: its record has continued without
     it. The seqs of unsealed rows in the store may belong to other rows in the record, or to the
     same ones, which only a person can decide. So raises Unusable if there are such rows, unless
-    `discard` is their range.
+    `discard` is their range. With `dry_run` it only checks, and changes no file.
     """
     if not (folder / STORE).exists():
         raise Unusable(f"{folder} is not a data folder: it has no {STORE}")
+    if dry_run:
+        with (
+            store_errors(folder),
+            unused_folder(folder),
+            closing(read_only(folder, is_unused=True)) as connection,
+        ):
+            known_version(connection)
+            _stream_to_adopt(Database(connection), stream, after, discard)
+        return
     with (
         open_folder(folder) as opened,
         closing(opened.open()) as database,
         store_errors(folder),
         database.transaction(),
     ):
-        _adopt(database, stream, after, discard, dry_run=dry_run)
+        number = _stream_to_adopt(database, stream, after, discard)
+        database.connection.execute("DELETE FROM record WHERE stream_id = ?", (number,))
+        database.continue_after(number, after)
 
 
-def _adopt(
-    database: Database, name: str, after: int, discard: Range | None, *, dry_run: bool
-) -> None:
-    connection = database.connection
+def _stream_to_adopt(database: Database, name: str, after: int, discard: Range | None) -> int:
+    """The id of the stream, if it can continue after this row. Raises Unusable."""
     streams = {row.name: row for row in database.streams()}
     row = streams.get(name)
     if row is None:
@@ -239,7 +249,7 @@ def _adopt(
             f"stream {name} has assigned numbers up to {last_seq}, and would assign some of them "
             f"again after {after}: numbers only increase"
         )
-    first, last, count = connection.execute(
+    first, last, count = database.connection.execute(
         "SELECT min(seq), max(seq), count(*) FROM record WHERE stream_id = ? AND seq > ?",
         (stream, row.sealed_seq),
     ).fetchone()
@@ -253,7 +263,4 @@ def _adopt(
         )
     if discard is not None and not count:
         raise Unusable(f"stream {name} has no rows to discard: all of them are in its record")
-    if dry_run:
-        return
-    connection.execute("DELETE FROM record WHERE stream_id = ?", (stream,))
-    database.continue_after(stream, after)
+    return stream

@@ -25,6 +25,10 @@ QUEUED_BYTES: Final = 500
 # A payload of at least this size is stored once for all deliveries of it.
 SHARED_PAYLOAD: Final = 4096
 
+# The longest identity that can be stored, in UTF-8: JSON with the longest user name of MQTT, of
+# which an escape makes up to six times as many bytes, and with claims.
+MAXIMUM_IDENTITY_BYTES: Final = 512 * 1024
+
 
 @final
 @mypyc_attr(acyclic=True)
@@ -95,15 +99,16 @@ class Commit:
     at: float
     # session, change of its exchanges
     changes: Final[list[tuple[int, Change]]]
-    # session, client identifier, Session Expiry Interval
-    sessions: Final[list[tuple[int, str, int]]]
+    # session, client identifier, Session Expiry Interval, identity of its owner as JSON ("": it is
+    # unknown)
+    sessions: Final[list[tuple[int, str, int, str]]]
     # sessions to delete, with everything stored for them except their wills
     ended: Final[list[int]]
     # session, topic filter, subscription (None: delete it), its identifier (0: none)
     subscriptions: Final[list[tuple[int, str, Subscription | None, int]]]
-    # client identifier, user name, will (None: delete it), when it is due (None: the client is
-    # connected)
-    wills: Final[list[tuple[str, str | None, Will | None, float | None]]]
+    # client identifier, identity of its owner as above, will (None: delete it), when it is due
+    # (None: the client is connected)
+    wills: Final[list[tuple[str, str, Will | None, float | None]]]
     # topic name, message (None: delete it)
     retained: Final[list[tuple[str, Message | None]]]
     records: Final[list[RecordedMessage]]
@@ -157,10 +162,10 @@ class Commit:
                 size += len(received.payload)
         for _, topic_filter, _, _ in self.subscriptions:
             size += CHANGE_BYTES + len(topic_filter)
-        for _, client_id, _ in self.sessions:
-            size += CHANGE_BYTES + len(client_id)
-        for _, _, will, _ in self.wills:
-            size += CHANGE_BYTES
+        for _, client_id, _, identity in self.sessions:
+            size += CHANGE_BYTES + len(client_id) + len(identity)
+        for _, identity, will, _ in self.wills:
+            size += CHANGE_BYTES + len(identity)
             if will is not None:
                 size += len(will.topic_name) + len(will.payload)
         return size

@@ -82,7 +82,8 @@ _QUEUES: Final = f"""
         sum(CASE packet_id WHEN 0
             THEN coalesce(size, length(CAST(topic AS BLOB)) + length(payload)) ELSE 0 END),
         min(CASE packet_id WHEN 0 THEN number END),
-        min(CASE packet_id WHEN 0 THEN expires_at END), max(number), max(release_number),
+        min(CASE packet_id WHEN 0 THEN expires_at END),
+        max(packet_id = 0 AND share IS NOT NULL), max(number), max(release_number),
         min(CASE WHEN delivery.checksum >> 32 IS NOT {DELIVERY_HIGH}
             OR (flags & {HAS_EXTRA} > 0) IS NOT (size IS NOT NULL) THEN number END)
     FROM delivery LEFT JOIN delivery_extra USING (session_id, number) GROUP BY session_id
@@ -221,24 +222,24 @@ class Database:
         """Set the value of a name."""
         set_metadata(self.connection, name, value)
 
-    def identity(self) -> str:
+    def unique_id(self) -> str:
         """The unique id of the store, assigned by the first call. Raises Damaged if it is lost."""
         found = self.get_metadata(ID)
         if found is None:
             if self._one("SELECT EXISTS (SELECT 1 FROM session UNION ALL SELECT 1 FROM stream)"):
                 raise Damaged("it has lost its id")
-            found = self.new_identity()
+            found = self.new_unique_id()
         return found
 
-    def new_identity(self) -> str:
+    def new_unique_id(self) -> str:
         """Assign a new unique id. Returns it."""
-        identity = secrets.token_hex(16)
+        unique_id = secrets.token_hex(16)
         self.connection.execute("BEGIN IMMEDIATE")
-        self.set_metadata(ID, identity)
+        self.set_metadata(ID, unique_id)
         self.set_metadata(MADE, str(int(time.time())))
         begin_epoch(self.connection)
         self.connection.execute("COMMIT")
-        return identity
+        return unique_id
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -304,9 +305,10 @@ class Database:
         self.end_sessions(batch.ended)
         if batch.sessions:
             many(
-                "INSERT INTO session (id, checksum, client_id, expiry_interval)"
-                " VALUES (?, ?, ?, ?)"
+                "INSERT INTO session (id, checksum, client_id, expiry_interval, identity)"
+                " VALUES (?, ?, ?, ?, ?)"
                 " ON CONFLICT (id) DO UPDATE SET expiry_interval = excluded.expiry_interval,"
+                " identity = excluded.identity,"
                 f" checksum = {KEEP_HIGH} | excluded.checksum",
                 batch.sessions,
             )
@@ -460,11 +462,11 @@ class Database:
                 raise Damaged(checksum_error("delivery", f"session {session}, number {fault}"))
             queues[session] = queue
         for row in self._rows("session", "ORDER BY id"):
-            session, client_id, expiry_interval, ends_at = cast(
-                tuple[int, str, int, float | None], row
+            session, client_id, expiry_interval, ends_at, identity = cast(
+                tuple[int, str, int, float | None, str], row
             )
-            waiting, size, first, next_expiry, last, release = queues.get(
-                session, (0, 0, 0, None, 0, 0)
+            waiting, size, first, next_expiry, has_shared, last, release = queues.get(
+                session, (0, 0, 0, None, 0, 0, 0)
             )
             self.last_release = max(self.last_release, release)
             # The checksum does not cover the types, and they are not checked later.
@@ -476,10 +478,12 @@ class Database:
                     client_id,
                     expiry_interval,
                     ends_at,
+                    identity=identity,
                     waiting=waiting,
                     waiting_bytes=size,
                     first_waiting=first or 0,
                     next_expiry=next_expiry,
+                    has_shared=bool(has_shared),
                     last_delivery=last,
                 )
             )
@@ -511,8 +515,8 @@ class Database:
                 )
             )
         for row in self._rows("will"):
-            client_id, user_name, due_at, qos, retain, topic, properties, payload = cast(
-                tuple[str, str | None, float | None, int, int, str, bytes | None, bytes], row
+            client_id, identity, due_at, qos, retain, topic, properties, payload = cast(
+                tuple[str, str, float | None, int, int, str, bytes | None, bytes], row
             )
             will = Will(
                 topic,
@@ -521,7 +525,7 @@ class Database:
                 retain=bool(retain),
                 properties=properties_from(properties),
             )
-            state.wills.append(RestoredWill(client_id, user_name, will, due_at))
+            state.wills.append(RestoredWill(client_id, identity, will, due_at))
 
     def exchanges(self, session: int) -> tuple[list[Delivery], list[int]]:
         """The deliveries in flight of a session, ordered by number, and its inbound identifiers."""

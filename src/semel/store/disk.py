@@ -11,16 +11,19 @@ loop's thread. Another thread reads segments.
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from semel.metrics.families import LATENCY_BOUNDS, Histogram
 from semel.mqtt.delivery import Delivery
 from semel.store.archive import Archive
 from semel.store.commit import Commit, RecordedMessage
 from semel.store.database import Database
 from semel.store.folder import store_row_errors
 from semel.store.record import RecordReader
+from semel.store.statistics import StoreStatistics
 from semel.store.store import BEHIND, FULL, OPEN, RestoredState, Store
 from semel.store.writer import StoreWriter
 
@@ -54,6 +57,9 @@ class DiskStore(Store):
         self.is_full = False
         self.is_sealing_behind = False
         self.sizes: dict[Commit, int] = {}
+        # When the commits in `sizes` were passed to the writer, in their order.
+        self.written_at: deque[float] = deque()
+        self.commit_seconds = Histogram(LATENCY_BOUNDS)
         self.writer: StoreWriter | None = None
         self.changed: Callable[[], None] = lambda: None
 
@@ -73,8 +79,10 @@ class DiskStore(Store):
         self.changed = changed
 
         def on_safe(commits: list[Commit]) -> None:
+            now = time.monotonic()
             for commit in commits:
                 self.room += self.sizes.pop(commit)
+                self.commit_seconds.observe(now - self.written_at.popleft())
             try:
                 self.update_condition()
             finally:
@@ -125,10 +133,27 @@ class DiskStore(Store):
         assert self.writer is not None
         size = commit.size()
         self.sizes[commit] = size
+        self.written_at.append(time.monotonic())
         self.room -= size
         self.writer.put(commit)
         self.update_condition()
         return False
+
+    def statistics(self) -> StoreStatistics | None:
+        """The numbers of the store at this time; None before `connect`."""
+        if self.writer is None:
+            return None
+        times, archive = self.writer.times, self.archive
+        return StoreStatistics(
+            commit_seconds=self.commit_seconds.read(),
+            transaction_seconds=times.seconds.read(),
+            transaction_commits=times.commits.read(),
+            transaction_rows=times.rows.read(),
+            unwritten_bytes=self.maximum_unwritten - self.room,
+            unsealed_bytes=0 if archive is None else archive.planner.unsealed_bytes,
+            streams=() if archive is None else archive.progress(time.monotonic()),
+            is_sealer_running=None if archive is None else archive.process.pid is not None,
+        )
 
     def restore(self) -> RestoredState:
         with store_row_errors(self.folder):

@@ -32,7 +32,8 @@ from semel.mqtt.violation import Violation
 from semel.store.database import Database, as_sentence
 from semel.store.file_header import HEADER_BYTES, FileHeader
 from semel.store.mark import MARK, Mark, MarkFile, loss_of, position, read_mark
-from semel.store.migration import Step, check_steps, migrate
+from semel.store.metadata import begin_epoch
+from semel.store.migration import Step, migrate, step_from
 from semel.store.private_files import (
     check_private,
     new_private,
@@ -252,11 +253,12 @@ def check_files(store: Path) -> None:
         check_private(file)
 
 
-def read_only(folder: Path) -> sqlite3.Connection:
+def read_only(folder: Path, *, is_unused: bool = False) -> sqlite3.Connection:
     """A read-only connection to the store of a folder, with or without a running broker.
 
-    Text that is not UTF-8 is decoded with surrogates, which no rule accepts. Call it within
-    `store_errors`.
+    Within `unused_folder`, set `is_unused`: then no file of the folder changes either. (Only if a
+    log was copied without its index does SQLite create the index.) Text that is not UTF-8 is
+    decoded with surrogates, which no rule accepts. Call it within `store_errors`.
     """
     store = folder / STORE
     if not folder.is_dir():
@@ -270,9 +272,13 @@ def read_only(folder: Path) -> sqlite3.Connection:
         raise Damaged("it is empty, and a store never is")
     uri = f"{store.absolute().as_uri()}?mode=ro"
     log = log_path(store)
-    if not os.access(folder, os.W_OK) and not (log.exists() and log.stat().st_size):
-        # SQLite cannot create its -shm file there, and does not need it, because nobody writes.
+    has_log = log.exists() and log.stat().st_size > 0
+    if not has_log and (is_unused or not os.access(folder, os.W_OK)):
+        # SQLite cannot or must not create its -shm file, and does not need it: nobody writes.
         uri += "&immutable=1"
+    elif is_unused and index_path(store).exists():
+        # SQLite builds the index of the log in memory, and leaves the one that a crash has left.
+        uri += "&readonly_shm=1"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None)
     connection.text_factory = _text
     return connection
@@ -294,16 +300,13 @@ class Lock:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise StoreInUse(f"{folder} is in use by another process{self._holder()}") from None
+                holder = _holder(self._descriptor)
+                raise StoreInUse(f"{folder} is in use by another process{holder}") from None
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, b"%d\n" % os.getpid(), 0)
         except BaseException:
             self.close()
             raise
-
-    def _holder(self) -> str:
-        number = os.pread(self._descriptor, 20, 0).strip()
-        return f" (process {number.decode('ascii')})" if number.isdigit() else ""
 
     def close(self) -> None:
         """Release the folder."""
@@ -316,6 +319,35 @@ class Lock:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextmanager
+def unused_folder(folder: Path) -> Iterator[None]:
+    """A context during which no other process uses the folder. It changes nothing.
+
+    Raises StoreInUse. Call it within `store_errors`.
+    """
+    try:
+        descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        # No process has ever used it: it was copied without its lock.
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreInUse(
+                f"{folder} is in use by another process{_holder(descriptor)}"
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _holder(descriptor: int) -> str:
+    number = os.pread(descriptor, 20, 0).strip()
+    return f" (process {number.decode('ascii')})" if number.isdigit() else ""
 
 
 class StoreFolder:
@@ -390,8 +422,12 @@ def open_folder(
             else:
                 _check_size(folder.database)
                 recovered = _check_log(folder, durability if mark is None else mark.durability)
-                _check_tables(folder, steps)
-                _check_mark(folder, mark, recovered)
+                version = _check_tables(folder, steps)
+                if version > 1:
+                    # Format 1 did not count commits.
+                    _check_mark(folder, mark, recovered)
+                if version < VERSION:
+                    _upgrade(folder, version, steps)
             return folder
         except BaseException:
             lock.close()
@@ -448,7 +484,7 @@ def _make_store(store: Path, mark: Mark | None) -> None:
     database = Database.open(":memory:")
     try:
         # The id is part of a complete store, which becomes visible only when it is complete.
-        database.identity()
+        database.unique_id()
         write_private(part, database.connection.serialize())
     finally:
         database.close()
@@ -533,23 +569,31 @@ def _check_mark(folder: StoreFolder, mark: Mark | None, recovered: str) -> None:
         )
 
 
-def _check_tables(folder: StoreFolder, steps: Mapping[int, Step] | None) -> None:
-    """Check the tables. Upgrade a store of an older format, after a backup."""
-    store = folder.database
+def _check_tables(folder: StoreFolder, steps: Mapping[int, Step] | None) -> int:
+    """Check the tables, or that their format can be upgraded. Returns the format."""
     with closing(read_only(folder.path)) as connection:
         version = version_of(connection)
-        if version == VERSION:
-            found = objects_in(connection)
-            lacking = sorted(objects().keys() - found.keys())
-            if lacking:
-                raise Damaged(f"it has no {', '.join(lacking)}")
-            for name, definition in objects().items():
-                if found[name] != definition:
-                    raise Damaged(f"{name} has another definition than in format {VERSION}")
-            return
-        check_steps(version, steps)
-        copy = unused(store.with_name(f"{store.name}.format-{version}.bak"))
-        copy_database(connection, copy)
+        if version < VERSION:
+            step_from(version, steps)
+            return version
+        found = objects_in(connection)
+    lacking = sorted(objects().keys() - found.keys())
+    if lacking:
+        raise Damaged(f"it has no {', '.join(lacking)}")
+    for name, definition in objects().items():
+        if found[name] != definition:
+            raise Damaged(f"{name} has another definition than in format {VERSION}")
+    return version
+
+
+def _upgrade(folder: StoreFolder, version: int, steps: Mapping[int, Step] | None) -> None:
+    """Upgrade a store from this format to the current one, after a backup."""
+    store = folder.database
+    copy = unused(store.with_name(f"{store.name}.format-{version}.bak"))
+    with closing(read_only(folder.path)) as connection:
+        # The mark will count commits that the backup does not have. To put the backup in place of
+        # the store must not look like a loss. Format 1 had no epoch.
+        copy_database(connection, copy, finish=begin_epoch if version > 1 else None)
     with closing(sqlite3.connect(store, isolation_level=None)) as connection:
         try:
             migrate(connection, steps)

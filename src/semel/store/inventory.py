@@ -4,6 +4,7 @@ Listing only reads, and works while a broker is running. Deleting locks the fold
 has all of this in memory, too.
 """
 
+import json
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ class StoredSession:
     expiry: int
     # When it expires, in seconds of the wall clock; None: never, or its client was connected.
     ends_at: float | None
+    # The user name of its owner; None: it has none, or it is unknown.
+    user_name: str | None
     subscriptions: int
     queued: int
     in_flight: int
@@ -104,12 +107,25 @@ def list_sessions(folder: Path, selected: SessionFilter | None = None) -> list[S
         counts = {name: dict(connection.execute(query)) for name, query in _COUNTS.items()}
         found = []
         for row in connection.execute("SELECT * FROM session ORDER BY id"):
-            content = cast(tuple[int, str, int, float | None], checked("session", row))
-            numbers = {name: each.get(content[0], 0) for name, each in counts.items()}
-            session = StoredSession(*content, **numbers)
+            number, client_id, expiry, ends_at, identity = cast(
+                tuple[int, str, int, float | None, str], checked("session", row)
+            )
+            numbers = {name: each.get(number, 0) for name, each in counts.items()}
+            user_name = _user_name_in(identity)
+            session = StoredSession(number, client_id, expiry, ends_at, user_name, **numbers)
             if selected is None or selected.has(session):
                 found.append(session)
         return found
+
+
+def _user_name_in(identity: str) -> str | None:
+    """The user name in an identity, if it has one. The store does not interpret the rest."""
+    try:
+        values = json.loads(identity)
+    except (ValueError, RecursionError):
+        return None
+    user_name = values.get("user_name") if isinstance(values, dict) else None
+    return user_name if isinstance(user_name, str) else None
 
 
 def list_retained(folder: Path, selected: TopicFilter | None = None) -> list[StoredMessage]:
@@ -138,9 +154,10 @@ def delete_sessions(folder: Path, selected: SessionFilter) -> list[StoredSession
     """
 
     def delete(database: Database) -> list[StoredSession]:
-        if database.get_metadata(KEEPER) == "client":
+        keeper = database.get_metadata(KEEPER)
+        if keeper in ("client", "bridge"):
             raise Unusable(
-                f"{folder} is the store of a client: without its session it would lose messages"
+                f"{folder} is the store of a {keeper}: without its session it would lose messages"
                 " that it has not sent yet. To give up all of them, delete the folder"
             )
         found = list_sessions(folder, selected)

@@ -20,9 +20,10 @@ from semel.store.streams import Stream, Streams
 
 LOG: Final = logging.getLogger("semel.store")
 
-# The kinds of owners of a store. Neither can use a store of the other.
+# The kinds of owners of a store. None can use a store of another kind.
 BROKER: Final = "broker"
 CLIENT: Final = "client"
+BRIDGE: Final = "bridge"
 
 # Seconds between two checks whether all rows are sealed.
 SEALED_CHECK_SECONDS: Final = 0.05
@@ -130,7 +131,7 @@ def check_keeper(database: Database, folder: Path, keeper: str) -> None:
 
 def node_of(database: Database, name: str | None) -> str:
     """The name of this node in the record: the given one, or by default part of the store's id."""
-    node = database.identity()[:NODE_CHARACTERS] if name is None else name
+    node = database.unique_id()[:NODE_CHARACTERS] if name is None else name
     if database.get_metadata(NODE) != node:
         database.set_metadata(NODE, node)
     return node
@@ -151,7 +152,7 @@ def check_record(database: Database, folder: Path, root: str, node: str) -> None
         return
     try:
         for row in database.streams():
-            opened.claim(row.name, node, database.identity())
+            opened.claim(row.name, node, database.unique_id())
             highest = opened.highest_seq(row.name, node)
             if highest > row.last_seq:
                 raise Unusable(

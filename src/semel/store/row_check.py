@@ -4,6 +4,7 @@ Messages, wills and subscriptions are built from the row with the constructors o
 which accept only what could be sent. Check, repair and migration all use `fault_of`.
 """
 
+import json
 from typing import Final
 
 from semel.counts import count
@@ -26,6 +27,7 @@ from semel.mqtt.wire import (
     MAXIMUM_VARIABLE_BYTE_INTEGER,
     check_text,
 )
+from semel.store.commit import MAXIMUM_IDENTITY_BYTES
 from semel.store.row_checksums import WRONG_CHECKSUM, row_checksum
 from semel.store.row_flags import (
     DUP,
@@ -153,11 +155,12 @@ def _check_name(name: Value, column: str = "name") -> None:
 
 
 def _check_session(row: Row) -> None:
-    session, client_id, expiry_interval, _ = row
+    session, client_id, expiry_interval, _, identity = row
     assert isinstance(client_id, str)
     _check_range("id", session, 1)
     check_text(client_id, "client_id", None)
     _check_range("expiry_interval", expiry_interval, 0, MAXIMUM_FOUR_BYTES)
+    _check_identity(identity)
 
 
 def _check_stream(row: Row) -> None:
@@ -248,13 +251,13 @@ def _check_whole_delivery(row: Row, extra: Row | None, shared_payload: Value) ->
 
 
 def _check_will(row: Row) -> None:
-    client_id, user_name, _, qos, retain, topic, properties, payload = row
+    client_id, identity, _, qos, retain, topic, properties, payload = row
     assert isinstance(client_id, str)
     assert isinstance(topic, str)
     assert isinstance(payload, bytes)
     assert isinstance(qos, int)
     check_text(client_id, "client_id", None)
-    _check_user_name(user_name)
+    _check_identity(identity)
     Will(topic, payload, qos=qos, properties=_properties(properties))
     _check_range("retain", retain, 0, 1)
 
@@ -316,6 +319,23 @@ def _check_publish(
         dup=bool(flags & DUP),
         properties=properties,
     )
+
+
+def _check_identity(identity: Value) -> None:
+    """Check that it is a JSON object, or empty. Its content is the business of its owner."""
+    assert isinstance(identity, str)
+    if not identity:
+        return
+    if len(identity) > MAXIMUM_IDENTITY_BYTES:
+        raise _Fault("identity is too long")
+    if any("\ud800" <= each <= "\udfff" for each in identity):
+        raise _Fault("identity is not valid UTF-8")
+    try:
+        is_object = isinstance(json.loads(identity), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    if not is_object:
+        raise _Fault("identity is not a JSON object")
 
 
 def _check_user_name(user_name: Value) -> None:

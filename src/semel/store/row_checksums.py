@@ -241,8 +241,9 @@ def _row_checksum(table: str, row: Sequence[object]) -> int:
         assert isinstance(packet_id, int)
         low = inbound_checksum(session, packet_id)
     elif table == "session":
-        low = crc_of(table, row[:3])
-        high = time_high(row[3])
+        session, client_id, expiry_interval, ends_at, identity = row
+        low = crc_of(table, (session, client_id, expiry_interval, identity))
+        high = time_high(ends_at)
     elif table == "subscription":
         low = crc_of(table, row[:4])
         cursor = row[4]
@@ -270,8 +271,8 @@ def _row_checksum(table: str, row: Sequence[object]) -> int:
         session, number, size, expires_at, *rest = row
         low = crc_of(table, (session, number, size, _real(expires_at), *rest))
     elif table == "will":
-        client_id, user_name, due_at, *rest = row
-        low = crc_of(table, (client_id, user_name, _real(due_at), *rest))
+        client_id, identity, due_at, *rest = row
+        low = crc_of(table, (client_id, identity, _real(due_at), *rest))
     else:
         low = crc_of(table, row)
     # A damaged number may exceed the modulus.

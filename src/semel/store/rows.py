@@ -93,11 +93,9 @@ def properties_as_stored(value: bytes) -> Properties:
 # --- wills, retained messages, inbox --------------------------------------------------------------
 
 
-def will_row(
-    client_id: str, user_name: str | None, will: Will, due_at: float | None
-) -> tuple[object, ...]:
+def will_row(client_id: str, identity: str, will: Will, due_at: float | None) -> tuple[object, ...]:
     """A row of `will`."""
-    content: list[object] = [client_id, user_name, due_at, will.qos, will.retain, will.topic_name]
+    content: list[object] = [client_id, identity, due_at, will.qos, will.retain, will.topic_name]
     content += [properties_value(will.properties), will.payload]
     return (client_id, row_checksum("will", content), *content[1:])
 

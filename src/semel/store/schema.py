@@ -5,6 +5,8 @@ repeats them. The columns of the key come first, then the row's checksum (see `r
 small columns before large ones, so that a scan of small columns does not read long payloads.
 
 Times are seconds of the wall clock, except `record.received_at`, which is in microseconds.
+`identity` is the owner of a session or will: a JSON object of at most MAXIMUM_IDENTITY_BYTES that
+the store does not interpret; '': the owner is unknown.
 `properties` is a property section as MQTT 5.0 encodes it, with its Property Length; NULL: none.
 """
 
@@ -19,7 +21,7 @@ from semel.store.row_checksums import row_checksum
 
 # "seml" in the header of the file distinguishes a store from other SQLite databases.
 APPLICATION_ID: Final = 0x73656D6C
-VERSION: Final = 2
+VERSION: Final = 3
 
 # The page size of the files that we create.
 PAGE_BYTES: Final = 8_192
@@ -45,7 +47,8 @@ CREATE TABLE session (
     checksum INTEGER NOT NULL,
     client_id TEXT NOT NULL UNIQUE,
     expiry_interval INTEGER NOT NULL,
-    ends_at REAL
+    ends_at REAL,
+    identity TEXT NOT NULL
 );
 
 -- A stream keeps its row, and so its numbers, when it is no longer configured. Rows up to
@@ -127,7 +130,7 @@ END;
 CREATE TABLE will (
     client_id TEXT PRIMARY KEY,
     checksum INTEGER NOT NULL,
-    user_name TEXT,
+    identity TEXT NOT NULL,
     due_at REAL,
     qos INTEGER NOT NULL,
     retain INTEGER NOT NULL,

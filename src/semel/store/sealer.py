@@ -360,7 +360,7 @@ def main() -> int:
 
     def end(*_: object) -> None:
         stop.is_set = True
-        requests.put(None)
+        requests.put(None)  # nosec B113 # a queue
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
@@ -387,7 +387,7 @@ def main() -> int:
     def listen() -> None:
         try:
             for request in parse_requests(lines):
-                requests.put(request)
+                requests.put(request)  # nosec B113 # a queue
         finally:
             end()
 

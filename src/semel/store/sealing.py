@@ -65,11 +65,14 @@ class _Stream:
     """The unsealed rows of a stream."""
 
     def __init__(self, sealed: int) -> None:
-        # All rows up to this seq are sealed, in progress, or in `parts`.
+        # All rows up to this seq are sealed, in progress, or in `parts`; all up to the second one
+        # are sealed.
         self.through = sealed
-        # The range in progress; (0, 0): none.
+        self.sealed = sealed
+        # The range in progress; (0, 0): none; and when its first row was committed.
         self.in_progress = (0, 0)
         self.in_progress_size = 0
+        self.in_progress_since = 0.0
         # Whether `due` has returned the range in progress.
         self.is_requested = True
         self.parts: deque[_Part] = deque()
@@ -115,6 +118,8 @@ class Planner:
             rows = sealing - sealed
             stream.in_progress = (sealed + 1, sealing)
             stream.in_progress_size = size * rows // unsealed
+            # When it was committed is unknown: before the start.
+            stream.in_progress_since = now - self._age
             stream.is_requested = False
             size -= stream.in_progress_size
             unsealed -= rows
@@ -187,6 +192,7 @@ class Planner:
     def _begin(self, stream: _Stream) -> None:
         """Start the next range, as large as the limits allow."""
         first = stream.through - stream.rows + 1
+        stream.in_progress_since = stream.parts[0].committed_at
         rows = 0
         size = 0
         while stream.parts:
@@ -218,10 +224,28 @@ class Planner:
             return False
         self.unsealed_rows -= last - stream.in_progress[0] + 1
         self.unsealed_bytes -= stream.in_progress_size
+        stream.sealed = last
         stream.in_progress = (0, 0)
         stream.in_progress_size = 0
         stream.is_requested = True
         return True
+
+    def progress(self, now: float) -> dict[int, tuple[int, int, float]]:
+        """By stream: the last sealed seq, how many rows are unsealed, and the age of the oldest.
+
+        May be called on any thread; numbers of different streams may be of different times.
+        """
+        found = {}
+        for stream_id, stream in list(self._streams.items()):
+            sealed, through = stream.sealed, stream.through
+            since = now
+            if through > sealed:
+                with suppress(IndexError):
+                    # The other thread may take the last part at this moment.
+                    is_idle = not stream.in_progress[1]
+                    since = stream.parts[0].committed_at if is_idle else stream.in_progress_since
+            found[stream_id] = (sealed, through - sealed, max(0.0, now - since))
+        return found
 
     def is_behind(self) -> bool:
         """Whether more rows or bytes are unsealed than the limits allow."""
@@ -411,12 +435,17 @@ class SealerProcess:
             return
         with self._lock:
             line = self._requests.get(fields["id"])
-        if line is None or json.loads(line)["seal"]["last"] != fields["last"]:
-            return  # Already reported.
-        self._on_event(kind, fields)
-        # After the callback, so that the request is repeated if that fails.
-        with self._lock:
+            if line is None or json.loads(line)["seal"]["last"] != fields["last"]:
+                return  # Already reported.
+            # Before the callback, after which another thread may request the next range at once.
             del self._requests[fields["id"]]
+        try:
+            self._on_event(kind, fields)
+        except BaseException:
+            with self._lock:
+                # The request is repeated.
+                self._requests.setdefault(fields["id"], line)
+            raise
 
     def _report_invalid_line(self, line: bytes) -> None:
         """Report a line that is not an event, at most once per INVALID_LINE_INTERVAL."""

@@ -31,12 +31,16 @@ class RestoredSession:
     expiry_interval: Final[int]
     # When it ends; None: its client was connected, or it never ends.
     ends_at: Final[float | None]
+    # Its owner, as its last commit had it; "": unknown.
+    identity: Final[str]
     # The backlog: the number of deliveries, their total size, and the number of the first.
     waiting: Final[int]
     waiting_bytes: Final[int]
     first_waiting: Final[int]
     # A lower bound of the earliest expiry in the backlog; None: nothing in it expires.
     next_expiry: Final[float | None]
+    # Whether some deliveries of the backlog are of a shared subscription.
+    has_shared: Final[bool]
     # The highest number of a delivery, sent or not.
     last_delivery: Final[int]
 
@@ -47,20 +51,24 @@ class RestoredSession:
         expiry_interval: int,
         ends_at: float | None,
         *,
+        identity: str = "",
         waiting: int = 0,
         waiting_bytes: int = 0,
         first_waiting: int = 0,
         next_expiry: float | None = None,
+        has_shared: bool = False,
         last_delivery: int = 0,
     ) -> None:
         self.store_id = store_id
         self.client_id = client_id
         self.expiry_interval = expiry_interval
         self.ends_at = ends_at
+        self.identity = identity
         self.waiting = waiting
         self.waiting_bytes = waiting_bytes
         self.first_waiting = first_waiting
         self.next_expiry = next_expiry
+        self.has_shared = has_shared
         self.last_delivery = last_delivery
 
 
@@ -70,16 +78,15 @@ class RestoredWill:
     """The will of a client that was connected, or a delayed will."""
 
     client_id: Final[str]
-    user_name: Final[str | None]
+    # Its owner, as for a session.
+    identity: Final[str]
     will: Final[Will]
     # None: the client was connected.
     due_at: Final[float | None]
 
-    def __init__(
-        self, client_id: str, user_name: str | None, will: Will, due_at: float | None
-    ) -> None:
+    def __init__(self, client_id: str, identity: str, will: Will, due_at: float | None) -> None:
         self.client_id = client_id
-        self.user_name = user_name
+        self.identity = identity
         self.will = will
         self.due_at = due_at
 

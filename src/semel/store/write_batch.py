@@ -71,8 +71,8 @@ class WriteBatch:
     # session_id, first and last number
     finished: Final[list[tuple[int, int, int]]]
     ended: Final[list[int]]
-    # id, checksum, client_id, expiry_interval
-    sessions: Final[list[tuple[int, int, str, int]]]
+    # id, checksum, client_id, expiry_interval, identity
+    sessions: Final[list[tuple[int, int, str, int, str]]]
     # ends_at, session_id
     ends: Final[list[tuple[float | None, int]]]
     # session_id, packet_id, checksum; session_id, first and last packet_id
@@ -106,13 +106,13 @@ class WriteBatch:
     # By the key of a delivery: the id of its shared payload.
     _shared_payload_of: Final[dict[SessionKey, int]]
     _finished: Final[dict[int, list[int]]]
-    _sessions: Final[dict[int, tuple[str, int]]]
+    _sessions: Final[dict[int, tuple[str, int, str]]]
     _ends: Final[dict[int, float | None]]
     _inbound: Final[dict[SessionKey, bool]]
     _subscriptions: Final[dict[tuple[int, str], tuple[Subscription, int]]]
     _unsubscribed: Final[set[tuple[int, str]]]
     _cursors: Final[dict[tuple[int, str], int]]
-    _wills: Final[dict[str, tuple[str | None, Will, float | None] | None]]
+    _wills: Final[dict[str, tuple[str, Will, float | None] | None]]
     _retained: Final[dict[str, Message]]
     # By the identity of a payload in one of the commits: its id; by this id: its uses.
     _payload_ids: Final[dict[int, int]]
@@ -174,8 +174,8 @@ class WriteBatch:
     def add(self, commit: Commit) -> None:
         """Merge the next commit."""
         self.commits.append(commit)
-        for session, client_id, expiry_interval in commit.sessions:
-            self._sessions[session] = (client_id, expiry_interval)
+        for session, client_id, expiry_interval, identity in commit.sessions:
+            self._sessions[session] = (client_id, expiry_interval, identity)
             self.next_session = max(self.next_session, session + 1)
         for session, change in commit.changes:
             self._change(session, change)
@@ -190,8 +190,8 @@ class WriteBatch:
                 self._subscriptions[key] = (subscription, identifier)
         for session, topic_filter, seq in commit.cursors:
             self._cursors[(session, topic_filter)] = seq
-        for client_id, user_name, will, due_at in commit.wills:
-            self._wills[client_id] = None if will is None else (user_name, will, due_at)
+        for client_id, identity, will, due_at in commit.wills:
+            self._wills[client_id] = None if will is None else (identity, will, due_at)
         for topic_name, message in commit.retained:
             if message is None:
                 # A later message to this topic gets a new position.
@@ -244,11 +244,12 @@ class WriteBatch:
         for session, numbers in self._finished.items():
             if session not in ended:
                 _ranges(session, numbers, self.finished)
-        for session, (client_id, expiry_interval) in self._sessions.items():
+        for session, (client_id, expiry_interval, identity) in self._sessions.items():
             if session not in ended:
                 # A separate statement sets `ends_at`, and with it the high part.
-                checksum = row_checksum("session", (session, client_id, expiry_interval, None))
-                self.sessions.append((session, checksum, client_id, expiry_interval))
+                content = (session, client_id, expiry_interval, None, identity)
+                checksum = row_checksum("session", content)
+                self.sessions.append((session, checksum, client_id, expiry_interval, identity))
         for session, at in self._ends.items():
             if session not in ended:
                 self.ends.append((at, session))

@@ -25,6 +25,7 @@ from typing import Final, Protocol
 
 from semel.store.commit import Commit
 from semel.store.database import Database, as_sentence, is_disk_full
+from semel.store.statistics import TransactionTimes
 
 LOG: Final = logging.getLogger("semel.store")
 
@@ -67,6 +68,7 @@ class StoreWriter:
         sealing: Sealing | None = None,
     ) -> None:
         self.database = database
+        self.times = TransactionTimes()
         self.safe = safe
         self.full = full
         self.failed = failed
@@ -121,11 +123,15 @@ class StoreWriter:
             batch = self.database.batch(commits)
             begun = [(stream, last) for stream, _, last in ranges]
             deleting = list(self.deleting.items())
+            began = time.monotonic()
             if not self._retry_while_full(
                 lambda: self.database.write(batch, begun=begun, sealed=deleting)
             ):
                 return False
             if commits:
+                rows = sum(len(commit.changes) + len(commit.records) for commit in commits)
+                seconds = time.monotonic() - began
+                self.times.observe(seconds, commits=len(commits), rows=rows)
                 self.safe(commits)
             for stream, through in deleting:
                 if not self.database.has_sealed(stream, through):

@@ -9,7 +9,7 @@ environment variables, which other users cannot see.
 
 A part reports events as JSON objects on standard output, one per line:
 
-    {"event": "ready", …}       it is in service; the broker adds `host` and `port`
+    {"event": "ready", …}       it is in service; the broker adds `listeners`
     {"event": "log", "level": "warning", "text": …}
     {"event": "failed", "problem": …}
     {"event": "batch", …}       and other events of a landing, docs/data/landing.md
@@ -59,7 +59,10 @@ def parts(plan: UpPlan, environ: Mapping[str, str]) -> list[Part]:
 def broker_part(plan: UpPlan, environ: Mapping[str, str]) -> Part:
     """The part that runs the broker. It is required: without it nothing is recorded or landed."""
     command = [*_semel(plan, "broker"), "--json", "--data", str(plan.data)]
-    command += ["--host", plan.host, "--port", str(plan.port)]
+    if not plan.has_listeners:
+        command += ["--host", plan.host, "--port", str(plan.port)]
+        if plan.anonymous is not None:
+            command.append("--anonymous" if plan.anonymous else "--no-anonymous")
     for stream in plan.streams:
         command += ["--stream", stream]
     environment = _environment(environ)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from semel.broker.network.listener_settings import ListenerSettings, choose_listeners
 from semel.broker.settings import BrokerSettings
 from semel.extras import EXTRAS, MissingExtra, missing
 from semel.pipeline.errors import PipelineError
@@ -74,6 +75,10 @@ class UpPlan:
     lands: bool
     # The lowest level of the broker's log that is shown.
     log_level: str = "info"
+    # Whether the broker listens as the [[listener]] sections of the file say, and not at host and
+    # port; whether it admits anonymous clients there.
+    has_listeners: bool = False
+    anonymous: bool | None = None
     connection_messages: bool = False
     # Whether the landing maintains its table.
     maintenance: bool = True
@@ -122,6 +127,7 @@ def make_plan(
                 [f"[land] stream is {land.stream}, and no [[stream]] has that name: add one"]
             )
         added = (f"{land.stream}={EVERY_TOPIC}",)
+    choose_listeners(settings, broker)
     lake = str(data / LAKE_FOLDER) if land.lake == LAKE else land.lake
     checkpoint = land.checkpoint
     try:
@@ -130,6 +136,14 @@ def make_plan(
             checkpoint = data / "checkpoints" / land.table
     except PipelineError as problem:
         raise SettingsError([f"[land]: {problem}"]) from None
+    if land.metrics_port and land.metrics_port == broker.metrics_port:
+        # Even with another host: 0.0.0.0 includes all others.
+        raise SettingsError(
+            [
+                f"[land] metrics_port is {land.metrics_port}, as [broker] metrics_port is: broker"
+                " and landing are two processes, so choose another port for one of them"
+            ]
+        )
     return UpPlan(
         config=config,
         data=data,
@@ -144,6 +158,8 @@ def make_plan(
         interval=interval,
         lands=lands,
         log_level=broker.log_level,
+        has_listeners=bool(settings.all_of(ListenerSettings)),
+        anonymous=broker.anonymous,
         connection_messages=broker.connection_messages,
         maintenance=land.maintenance,
         by_file=frozenset() if config is None else _given_by_file(settings, config, lake),

@@ -6,7 +6,7 @@ prints nothing: times are arguments, in seconds of a monotonic clock.
 
 from dataclasses import dataclass
 
-from semel.up.lag import Lag
+from semel.pipeline.lag import Lag
 from semel.up.parts import LANDING
 from semel.up.positions import RecordExtent
 from semel.up.supervisor import DIED, PROGRESS, READY, Event

@@ -7,14 +7,16 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeGuard
 
 from semel.pipeline.settings import LandSettings
 from semel.store.roots import without_secrets
 from semel.up.plan import DATA, LAKE_FOLDER, UpPlan
 
 # Where to connect to a broker that listens on all addresses.
-LOCAL_ADDRESSES: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+LOCAL_ADDRESSES: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # nosec B104 # compared, not bound
+
+UNIX: Final = "unix"
 
 # A name that SQL accepts without quotation marks.
 _SQL_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -39,17 +41,44 @@ def program_name(argv: Sequence[str], environ: Mapping[str, str]) -> str:
     return shlex.quote(str(ours) if relative.startswith("..") else relative)
 
 
-def suggested_commands(plan: UpPlan, program: str, *, host: str, port: int) -> list[str]:
-    """Two shell commands for the same working directory: publish a message, and read it.
+def server_options(listeners: object) -> str:
+    """The options of `semel pub` for the listener that needs the fewest, in the "ready" event."""
+    found = [each for each in listeners if isinstance(each, dict)] if _is_list(listeners) else []
+    by_transport = {str(each.get("transport")): each for each in reversed(found)}
+    for transport in ("tcp", UNIX, "ws", "tls", "wss"):
+        if transport in by_transport:
+            return _options_for(transport, by_transport[transport])
+    return ""
 
-    They include every non-default option.
-    """
-    server = ""
+
+def _is_list(found: object) -> TypeGuard[list[object]]:
+    return isinstance(found, list)
+
+
+def _options_for(transport: str, listener: Mapping[str, object]) -> str:
+    if transport == UNIX:
+        return f" --unix {shlex.quote(str(listener.get('path')))}"
+    options = ""
+    host = str(listener.get("host"))
     host = LOCAL_ADDRESSES.get(host, host)
     if host not in ("127.0.0.1", "localhost"):
-        server += f" -h {shlex.quote(host)}"
-    if port != 1883:
-        server += f" -p {port}"
+        options += f" -h {shlex.quote(host)}"
+    if transport != "tcp" or listener.get("port") != 1883:
+        options += f" -p {listener.get('port')}"
+    if transport in ("ws", "wss"):
+        options += " --ws"
+    if transport in ("tls", "wss"):
+        # Which CA has signed the certificate is not known here.
+        options += " --tls-use-os-certs"
+    return options
+
+
+def suggested_commands(plan: UpPlan, program: str, *, listeners: object) -> list[str]:
+    """Two shell commands for the same working directory: publish a message, and read it.
+
+    They include every non-default option. `listeners` are those of the broker's event "ready".
+    """
+    server = server_options(listeners)
     publish = f"{program} pub{server} -t plant/1/temp -m 21.5 -q 2"
     if plan.lands:
         return [publish, _query_command(plan, program)]

@@ -14,6 +14,7 @@ from semel.mqtt import (
     Subscribe,
     Subscription,
     UnsubAck,
+    decode,
     encode,
     observe,
     rules,
@@ -369,3 +370,13 @@ def test_options_of_a_subscription(
         retain_handling=handling,
     )
     assert subscription_from_options("a/#", subscription.options) == subscription
+
+
+def test_a_subscribe_is_read_to_its_end_before_a_subscription_is_refused() -> None:
+    with refuses(rules.SUBSCRIPTION_QOS_NOT_3):
+        decode(subscribe(MQTT5, ("a", 3), ("#a", 0)))
+    with refuses(rules.HASH_IS_LAST_LEVEL):
+        decode(subscribe(MQTT5, ("#a", 0), ("a", 3)))
+    with refuses(rules.FIELD_WITHIN_PACKET):
+        decode(framed(0x82, "000700" + text("a") + "03" + "000261"))
+    assert decode(subscribe(MQTT5, ("a", 1), ("a/#", 0))) is not None

@@ -4,10 +4,11 @@ A run of packets of the same length is processed as a whole, without decoding ea
 else is decoded packet by packet.
 """
 
+import time
 from struct import Struct
 from typing import Final
 
-from semel.lab.load.delivery_tracker import DeliveryTracker
+from semel.lab.load.delivery_tracker import DeliveryTracker, Latencies
 from semel.lab.load.description import LEAST_PAYLOAD
 from semel.lab.load.links import RECEIVE_SIZE, LinkError, LoadLink, reason_label, take_packet
 from semel.lab.load.wire import (
@@ -54,24 +55,38 @@ class Publisher:
         self.allowed: int | None = None
         # Whether a PINGRESP has arrived.
         self.has_received = False
+        # The times from sending a message at QoS 1 or 2 until it is complete; None: not measured.
+        self.latencies: Latencies | None = None
         self._source = source
         # All messages before `_oldest` are acknowledged, and some later ones.
         self._oldest = 0
         self._acknowledged_early: set[int] = set()
+        # When incomplete messages were sent, if latencies are measured.
+        self._sent_at: dict[int, int] = {}
 
     @property
     def acknowledged(self) -> int:
         """The number of complete messages."""
         return self._oldest + len(self._acknowledged_early)
 
-    def send(self, limit: int) -> int:
-        """Send at most `limit` messages, and return how many were sent."""
+    def permitted(self, limit: int) -> int:
+        """How many of `limit` messages it may send now."""
+        if self.link.is_full:
+            return 0
         if self.left is not None:
             limit = min(limit, self.left)
         if self.allowed is not None:
             limit = min(limit, self.allowed)
         if self.qos:
             limit = min(limit, self.window - (self.sent - self._oldest))
+        return limit
+
+    def send(self, limit: int) -> int:
+        """Send at most `limit` messages, and return how many were sent."""
+        limit = self.permitted(limit)
+        if self.latencies is not None:
+            now = time.monotonic_ns()
+            self._sent_at |= dict.fromkeys(range(self.sent, self.sent + limit), now)
         sent = 0
         while sent < limit and not self.link.is_full:
             data, count = self._source.take(limit - sent)
@@ -133,6 +148,9 @@ class Publisher:
             and not self._acknowledged_early
             and self._oldest + count <= self.sent
         ):
+            if self.latencies is not None:
+                for message in range(self._oldest, self._oldest + count):
+                    self._add_latency(self.latencies, message)
             self._oldest += count
             return
         for at in range(2, len(acks), ACK_SIZE):
@@ -142,10 +160,18 @@ class Publisher:
         message = self._oldest + (packet_id - 1 - self._oldest) % self._source.cycle
         if message >= self.sent or message in self._acknowledged_early:
             raise LinkError(f"acknowledged packet identifier {packet_id}, which was not in use")
+        if self.latencies is not None:
+            self._add_latency(self.latencies, message)
         self._acknowledged_early.add(message)
         while self._oldest in self._acknowledged_early:
             self._acknowledged_early.discard(self._oldest)
             self._oldest += 1
+
+    def _add_latency(self, latencies: Latencies, message: int) -> None:
+        sent_at = self._sent_at.pop(message, None)
+        # None: it was sent before latencies were measured.
+        if sent_at is not None:
+            latencies.add(time.monotonic_ns() - sent_at)
 
     def _take_packet(self, packet: Packet) -> None:
         if isinstance(packet, PingResp):

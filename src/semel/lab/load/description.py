@@ -9,6 +9,7 @@ subscriber are contiguous.
     PAIRS  publisher n writes to the topics of subscriber n
     PLANT  topics are area/line/sensor. Of eleven subscribers, one subscribes to an area by a
            wildcard, and ten to one of its lines each, topic by topic: a message goes to two of them
+    FLEET  publisher n writes to topics of its own, every subscriber gets all of them by a wildcard
 """
 
 import random
@@ -21,6 +22,7 @@ from semel.mqtt import MQTT5
 ALL: Final = "all"
 PAIRS: Final = "pairs"
 PLANT: Final = "plant"
+FLEET: Final = "fleet"
 
 LINES: Final = 10
 # Subscribers per area: one for the area, one for each line.
@@ -72,6 +74,8 @@ class Load:
                 raise InvalidLoad("with pairs, --publishers must equal --subscribers")
             if self.topics % self.publishers:
                 raise InvalidLoad("--topics must be a multiple of the number of pairs")
+        if self.shape == FLEET and self.topics % max(1, self.publishers):
+            raise InvalidLoad("--topics of a fleet must be a multiple of --publishers")
         if self.shape == PLANT:
             if self.subscribers < AREA or self.subscribers % AREA:
                 raise InvalidLoad(f"--subscribers of a plant must be a multiple of {AREA}")
@@ -86,7 +90,7 @@ class Load:
     @property
     def writers(self) -> int:
         """The number of publishers per topic."""
-        return 1 if self.shape == PAIRS else self.publishers
+        return 1 if self.shape in (PAIRS, FLEET) else self.publishers
 
     @property
     def fan_out(self) -> int:
@@ -113,10 +117,10 @@ class Load:
     def written_by(self, publisher: int) -> list[int]:
         """The topics of a publisher, in the order in which it writes to them."""
         topics = range(self.topics)
-        if self.shape == PAIRS:
+        if self.shape in (PAIRS, FLEET):
             each = self.topics // self.publishers
             topics = range(publisher * each, (publisher + 1) * each)
-        return random.Random(1).sample(topics, len(topics))
+        return random.Random(1).sample(topics, len(topics))  # nosec B311 # simulated data
 
     def read_by(self, subscriber: int) -> range:
         """The topics of a subscriber."""
@@ -134,7 +138,7 @@ class Load:
 
     def lane(self, topic: int, publisher: int) -> int:
         """The number of a lane."""
-        return topic if self.shape == PAIRS else topic * self.writers + publisher
+        return topic if self.shape in (PAIRS, FLEET) else topic * self.writers + publisher
 
     def lanes(self, subscriber: int) -> range:
         """The lanes of a subscriber's topics."""
@@ -157,6 +161,8 @@ class Load:
         if self.shape == PLANT and subscriber % AREA == 0:
             area = self.topic_name(prefix, topics.start).rsplit("/", 2)[0]
             return [f"{area}/+/#"]
+        if self.shape == FLEET:
+            return [f"{prefix}/+"]
         return [self.topic_name(prefix, topic) for topic in topics]
 
     def expected(self, sent: list[int]) -> list[int]:
@@ -180,11 +186,16 @@ class Scenario:
     load: Load
 
     def changed(self, given: dict[str, Any]) -> Load:
-        """The load with other numbers. For pairs, one number sets all of them."""
+        """The load with other numbers.
+
+        For pairs, one number sets all of them; in a fleet, each publisher has one topic.
+        """
         if self.load.shape == PAIRS:
             pairs = given.get("publishers", given.get("subscribers", self.load.publishers))
             numbers = dict.fromkeys(("publishers", "subscribers", "topics"), pairs)
             given = {**numbers, **given}
+        elif self.load.shape == FLEET:
+            given = {"topics": max(1, given.get("publishers", self.load.publishers)), **given}
         return replace(self.load, **given)
 
 
@@ -203,6 +214,11 @@ SCENARIOS: Final = {
     "plant": Scenario(
         "One publisher to 10,000 topics; 110 subscribers, by name and by wildcard.",
         Load(PLANT, subscribers=110, topics=10_000),
+    ),
+    "fleet": Scenario(
+        "2,000 publishers with a topic each at QoS 1, one message in transit per publisher; two "
+        "subscribers by wildcard.",
+        Load(FLEET, publishers=2_000, subscribers=2, topics=2_000, qos=1, window=1),
     ),
     "latency": Scenario("One to one at 5,000 messages per second.", Load(rate=5_000)),
     "connections": Scenario(

@@ -7,18 +7,50 @@ such as "closed a connection".
 import select
 import socket
 import time
+from collections.abc import Callable
 from types import TracebackType
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
+from semel.lab.load.streams import ANSWER_SECONDS, Stream
 from semel.lab.load.wire import encode_subscribe
-from semel.mqtt import MQTT5, ConnAck, Disconnect, Packet, SubAck, Violation, decode, reasons
+from semel.mqtt import (
+    MQTT5,
+    Auth,
+    ConnAck,
+    Disconnect,
+    Packet,
+    Properties,
+    SubAck,
+    Violation,
+    decode,
+    encode,
+    reasons,
+)
 from semel.mqtt.packet_types import CONNACK
 from semel.mqtt.wire import frame
 
+S = TypeVar("S", bound=Stream)
+
 RECEIVE_SIZE: Final = 1 << 18
-ANSWER_SECONDS: Final = 20.0
+# A new buffer of this size for each recv would cost more than the recv: the allocator maps it.
+_BUFFER: Final = memoryview(bytearray(RECEIVE_SIZE))
 # Topic filters in one SUBSCRIBE.
 FILTERS: Final = 100
+
+
+class LinkAuthentication(Protocol):
+    """An authentication method of MQTT 5.0 that needs no event loop."""
+
+    method: str
+
+    def begin(self) -> bytes:
+        """The data of CONNECT, new for each connection."""
+
+    def final_message(self, data: bytes | None) -> bytes:
+        """The data of AUTH that answers the AUTH of the broker. Raises ScramFailed."""
+
+    def finish(self, data: bytes | None) -> None:
+        """Verify the data of CONNACK. Raises ScramFailed."""
 
 
 class LinkError(Exception):
@@ -33,7 +65,7 @@ def reason_label(reason: int, packet_type: int = 0, version: int = MQTT5) -> str
     return f"{reason_name(reason, packet_type, version)} (0x{reason:02x})"
 
 
-def send_whole(link: socket.socket, data: bytes) -> None:
+def send_whole(link: Stream, data: bytes) -> None:
     """Send everything over a blocking socket."""
     try:
         link.sendall(data)
@@ -41,7 +73,7 @@ def send_whole(link: socket.socket, data: bytes) -> None:
         raise LinkError(f"closed a connection: {problem.strerror or problem}") from None
 
 
-def read_exactly(link: socket.socket, size: int) -> bytes:
+def read_exactly(link: Stream, size: int) -> bytes:
     data = b""
     while len(data) < size:
         try:
@@ -56,7 +88,7 @@ def read_exactly(link: socket.socket, size: int) -> bytes:
     return data
 
 
-def read_packet(link: socket.socket) -> tuple[int, bytes]:
+def read_packet(link: Stream) -> tuple[int, bytes]:
     """Read one packet from a blocking socket: its first byte and its body."""
     first = read_exactly(link, 1)[0]
     length = shift = 0
@@ -70,7 +102,7 @@ def read_packet(link: socket.socket) -> tuple[int, bytes]:
             raise LinkError("sent something that is not MQTT")
 
 
-def read_answer(link: socket.socket, version: int) -> Packet:
+def read_answer(link: Stream, version: int) -> Packet:
     """Read and decode one packet."""
     first, body = read_packet(link)
     packet = take_packet(frame(first, body), 0, version)
@@ -89,31 +121,77 @@ def take_packet(data: bytes, start: int, version: int) -> tuple[Packet, int] | N
     return found
 
 
+def connect_tcp(address: tuple[str, int]) -> socket.socket:
+    """A blocking socket. Raises OSError."""
+    made = socket.create_connection(address, ANSWER_SECONDS)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return made
+
+
 def open_socket(
     address: tuple[str, int], connect_packet: bytes, version: int
 ) -> tuple[socket.socket, ConnAck]:
-    """Connect a client. Returns its socket, which is blocking, and the CONNACK."""
+    """Connect a client by TCP. Returns its socket, which is blocking, and the CONNACK."""
+    return connect_client(lambda: connect_tcp(address), connect_packet, version)
+
+
+def connect_client(
+    connect: Callable[[], S],
+    connect_packet: bytes,
+    version: int,
+    *,
+    authentication: LinkAuthentication | None = None,
+) -> tuple[S, ConnAck]:
+    """Connect a client. `connect` opens its socket, which is blocking, or raises OSError.
+
+    `authentication` has begun, and its first data is in the CONNECT.
+    """
     try:
-        link = socket.create_connection(address, ANSWER_SECONDS)
+        link = connect()
     except OSError as problem:
         raise LinkError(f"cannot be reached: {problem.strerror or problem}") from None
     try:
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         send_whole(link, connect_packet)
         answer = read_answer(link, version)
+        if isinstance(answer, Auth) and authentication is not None:
+            send_whole(link, _answer_auth(answer, authentication))
+            answer = read_answer(link, version)
         if not isinstance(answer, ConnAck):
             raise LinkError(f"answered CONNECT with {type(answer).__name__}")
         if answer.reason:
             raise LinkError(
                 f"refused a connection: {reason_label(answer.reason, CONNACK, version)}"
             )
+        if authentication is not None:
+            _verify(answer, authentication)
     except BaseException:
         link.close()
         raise
     return link, answer
 
 
-def subscribe(link: socket.socket, version: int, topic_filters: list[str], qos: int) -> None:
+def _answer_auth(packet: Auth, authentication: LinkAuthentication) -> bytes:
+    # Imported here, because a worker starts three times as fast without the client.
+    from semel.client.scram import ScramFailed
+
+    try:
+        data = authentication.final_message(packet.properties.authentication_data)
+    except ScramFailed as problem:
+        raise LinkError(f"failed the authentication: {problem}") from None
+    properties = Properties(authentication_method=authentication.method, authentication_data=data)
+    return encode(Auth(reasons.CONTINUE_AUTHENTICATION, properties=properties), MQTT5)
+
+
+def _verify(answer: ConnAck, authentication: LinkAuthentication) -> None:
+    from semel.client.scram import ScramFailed
+
+    try:
+        authentication.finish(answer.properties.authentication_data)
+    except ScramFailed as problem:
+        raise LinkError(f"failed the authentication: {problem}") from None
+
+
+def subscribe(link: Stream, version: int, topic_filters: list[str], qos: int) -> None:
     """Subscribe; the broker must grant every filter its QoS."""
     for at in range(0, len(topic_filters), FILTERS):
         requested = topic_filters[at : at + FILTERS]
@@ -131,7 +209,7 @@ def subscribe(link: socket.socket, version: int, topic_filters: list[str], qos: 
 class LoadLink:
     """The non-blocking connection of a client."""
 
-    def __init__(self, connected: socket.socket, version: int, epoll: select.epoll) -> None:
+    def __init__(self, connected: Stream, version: int, epoll: select.epoll) -> None:
         connected.setblocking(False)
         self.socket = connected
         self.version = version
@@ -181,17 +259,10 @@ class LoadLink:
 
     def receive(self) -> bytes:
         """The bytes that were kept, and those that can be read now."""
-        try:
-            data = self.socket.recv(RECEIVE_SIZE)
-        except BlockingIOError:
-            return self._rest
-        except OSError as problem:
-            raise LinkError(f"closed a connection: {problem.strerror}") from None
-        if not data:
-            raise LinkError("closed a connection")
+        data = bytes(_BUFFER[: self.receive_into(_BUFFER)])
         return self._rest + data if self._rest else data
 
-    def receive_into(self, buffer: bytearray) -> int:
+    def receive_into(self, buffer: bytearray | memoryview) -> int:
         """Read bytes into a buffer, and return how many there were."""
         try:
             size = self.socket.recv_into(buffer)
@@ -221,18 +292,34 @@ class LoadLink:
 class Links:
     """The connections of one process, in one epoll."""
 
-    def __init__(self, address: tuple[str, int], version: int) -> None:
-        self.address = address
+    def __init__(
+        self,
+        address: tuple[str, int],
+        version: int,
+        *,
+        connect: Callable[[], Stream] | None = None,
+    ) -> None:
+        """`connect` opens a blocking socket, or raises OSError; by default by TCP."""
         self.version = version
+        self._connect: Callable[[], Stream] = (
+            (lambda: connect_tcp(address)) if connect is None else connect
+        )
         self.epoll = select.epoll()
         self.by_number: dict[int, LoadLink] = {}
 
     def open(
-        self, connect_packet: bytes, topic_filters: list[str] | None = None, qos: int = 0
+        self,
+        connect_packet: bytes,
+        topic_filters: list[str] | None = None,
+        qos: int = 0,
+        *,
+        authentication: LinkAuthentication | None = None,
     ) -> tuple[LoadLink, ConnAck]:
         """Connect one more client, and subscribe."""
         began = time.monotonic_ns()
-        connected, answer = open_socket(self.address, connect_packet, self.version)
+        connected, answer = connect_client(
+            self._connect, connect_packet, self.version, authentication=authentication
+        )
         connect_ns = time.monotonic_ns() - began
         try:
             if topic_filters:

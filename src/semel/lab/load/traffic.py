@@ -16,6 +16,7 @@ pair. If a group is spread over processes, it reads the counters of the others i
 import ctypes
 import select
 import time
+from collections import OrderedDict
 from typing import Final
 
 from semel.lab.load.clients import Publisher, Subscriber
@@ -107,7 +108,9 @@ class TrafficGroup:
         self.limit = 2 * load.acknowledgements * everybody if load.qos else self.write * everybody
         # Messages that are no longer awaited.
         self.written_off = 0
-        self.turn = 0
+        # The publishers that may be permitted to send, in turn. Of thousands, most wait for an
+        # acknowledgement.
+        self._ready = OrderedDict.fromkeys(publishers)
         self.began = time.monotonic()
 
     def delivered(self) -> int:
@@ -125,17 +128,25 @@ class TrafficGroup:
         """Stop waiting for the messages that are in transit now."""
         self.written_off = self.under_way() if self.fan_out else 0
 
+    def wake(self, publisher: Publisher) -> None:
+        """Let a publisher send again: it has received something, sent pending bytes, or its turn
+        has come."""
+        self._ready[publisher] = None
+
     def send(self) -> int:
         """Send what the limits permit, and return the number of messages."""
+        if not self._ready:
+            return 0
         allowance, minimum = self._allowance()
         if allowance < minimum:
             return 0
         allowance = left = max(1, allowance // self.publishing_processes)
         share = self.write or -(-allowance // len(self.publishers))
-        for _ in self.publishers:
-            publisher = self.publishers[self.turn]
-            self.turn = (self.turn + 1) % len(self.publishers)
+        for _ in range(len(self._ready)):
+            publisher, _ = self._ready.popitem(last=False)
             left -= publisher.send(min(share, left))
+            if publisher.permitted(1):
+                self._ready[publisher] = None
             if not left:
                 break
         return allowance - left
@@ -217,17 +228,17 @@ class Traffic:
         # Deliveries that were skipped: a later message has arrived.
         self.missing = 0
         self._groups: list[TrafficGroup] = []
-        # By file descriptor: the client, and its pair.
+        # By file descriptor: the client, and the group of a publisher or of a pair.
         self._publishers = {each.link.number: each for each in publishers.values()}
         self._subscribers = {each.link.number: each for each in subscribers.values()}
-        self._pairs: dict[int, TrafficGroup] = {}
+        self._group_of: dict[int, TrafficGroup] = {}
         if load.shape == PAIRS:
             for number, publisher in publishers.items():
                 pair = subscribers[number]
                 group = TrafficGroup(
                     load, [publisher], counts, pair=pair, size=size, publishing_processes=1
                 )
-                self._pairs[publisher.link.number] = self._pairs[pair.link.number] = group
+                self._group_of[publisher.link.number] = self._group_of[pair.link.number] = group
                 self._groups.append(group)
         elif publishers:
             everybody = list(publishers.values())
@@ -241,8 +252,9 @@ class Traffic:
                     publishing_processes=publishing_processes,
                 )
             ]
+            self._group_of = dict.fromkeys(self._publishers, self._groups[0])
         # Pairs that may be able to send.
-        self._ready_pairs = dict.fromkeys(self._pairs.values())
+        self._ready_pairs = dict.fromkeys(self._groups)
         self._pace: TrafficPace | None = None
         if load.rate is not None and publishers:
             self._pace = TrafficPace(list(publishers.values()), load.rate)
@@ -272,16 +284,24 @@ class Traffic:
         wait = self._wait
         if self._pace is not None:
             for publisher in self._pace.allow():
-                if self._pairs:
-                    self._ready_pairs[self._pairs[publisher.link.number]] = None
+                self._wake(publisher.link.number)
             wait = min(wait, self._pace.wait())
-        if self._pairs:
-            ready, self._ready_pairs = self._ready_pairs, {}
-            for group in ready:
-                self.sent += group.send()
-        elif self._groups:
-            self.sent += self._groups[0].send()
+        groups = self._groups
+        if self.load.shape == PAIRS:
+            groups, self._ready_pairs = list(self._ready_pairs), {}
+        for group in groups:
+            self.sent += group.send()
         self._exchange(wait)
+
+    def _wake(self, number: int) -> None:
+        """Let a client's group send again, if it is a publisher or one of a pair."""
+        group = self._group_of.get(number)
+        if group is None:
+            return
+        if number in self._publishers:
+            group.wake(self._publishers[number])
+        if group.pair is not None:
+            self._ready_pairs[group] = None
 
     def finish(self) -> None:
         """Receive, and send pending bytes."""
@@ -305,8 +325,7 @@ class Traffic:
                     self.missing += subscriber.missing - before
                 else:
                     self.acknowledged += publishers[number].receive()
-            if self._pairs:
-                self._ready_pairs[self._pairs[number]] = None
+            self._wake(number)
         self.counts.put(SENT, self.sent)
         self.counts.put(ACKNOWLEDGED, self.acknowledged)
         self.counts.put(RECEIVED, self.received)
@@ -341,7 +360,7 @@ class Traffic:
             raise LinkError(f"has acknowledged nothing for {self.timeout:g} s")
         for group in self._groups:
             group.write_off()
-        self._ready_pairs = dict.fromkeys(self._pairs.values())
+        self._ready_pairs = dict.fromkeys(self._groups)
 
     def disconnect(self, prefix: str) -> None:
         """Delete retained messages, receive what is still in transit, and disconnect.
@@ -349,7 +368,7 @@ class Traffic:
         A PINGRESP arrives after everything that the broker sent before it.
         """
         for number, publisher in self.publishers.items():
-            if self.load.retain and (self.load.shape == PAIRS or number == 0):
+            if self.load.retain and (self.load.writers == 1 or number == 0):
                 for topic in self.load.written_by(number):
                     empty = Publish(self.load.topic_name(prefix, topic), b"", retain=True)
                     publisher.link.send(encode(empty, self.load.version))

@@ -31,6 +31,7 @@ from semel.mqtt import (
     Subscription,
     encode,
 )
+from semel.mqtt.properties import AUTHENTICATION_DATA, AUTHENTICATION_METHOD
 from semel.mqtt.reasons import NO_MATCHING_SUBSCRIBERS
 
 # A successful acknowledgement, in both versions: first byte, length 2, packet identifier.
@@ -78,9 +79,23 @@ def encode_connect(
     receive_maximum: int,
     user_name: str | None = None,
     password: bytes | None = None,
+    *,
+    authentication: tuple[str, bytes] | None = None,
 ) -> bytes:
-    """CONNECT with a clean session and without keep alive."""
+    """CONNECT with a clean session and without keep alive.
+
+    `authentication` is the method of 5.0 and its first data.
+    """
     properties = Properties(receive_maximum=receive_maximum) if version == MQTT5 else NO_PROPERTIES
+    if authentication is not None:
+        method, data = authentication
+        properties = Properties(
+            [
+                *properties.items,
+                (AUTHENTICATION_METHOD, method),
+                (AUTHENTICATION_DATA, data),
+            ]
+        )
     packet = Connect(
         client_id, version=version, user_name=user_name, password=password, properties=properties
     )

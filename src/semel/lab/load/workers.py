@@ -23,9 +23,10 @@ from typing import Final
 from semel.counts import count
 from semel.lab.load.clients import Publisher, Subscriber
 from semel.lab.load.delivery_tracker import DeliveryTracker, Latencies
-from semel.lab.load.description import PAIRS, PLANT, Load
-from semel.lab.load.links import LinkError, Links
+from semel.lab.load.description import FLEET, PAIRS, PLANT, Load
+from semel.lab.load.links import LinkAuthentication, LinkError, Links
 from semel.lab.load.result import Result, SubscriberResult
+from semel.lab.load.streams import Stream, open_stream
 from semel.lab.load.traffic import (
     ACKNOWLEDGED,
     CONNECTED,
@@ -66,9 +67,21 @@ class Target:
     port: int
     user_name: str | None = None
     password: bytes | None = field(default=None, repr=False)
+    # Whether the password is proved by SCRAM-SHA-256, and not sent.
+    scram: bool = False
+    # A scheme of `semel.client.address`; the path of a Unix socket, or the resource of a WebSocket.
+    scheme: str = "mqtt"
+    path: str = ""
+    # For mqtts and wss: trusted CA certificates instead of those of the system, and whether the
+    # certificate may be for another host name.
+    cafile: str | None = None
+    insecure: bool = False
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        if self.scheme == "unix":
+            return f"unix:{self.path}"
+        where = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return where if self.scheme == "mqtt" else f"{self.scheme}://{where}"
 
 
 @dataclass(frozen=True)
@@ -98,14 +111,37 @@ class Job:
         name = load.topic_name(self.topic_prefix, 0)
         return layout_of(load.version, name, load.payload, load.qos)
 
-    def connect_packet(self, role: str, number: int) -> bytes:
-        """The CONNECT of a client. Raises `Violation` if it would be invalid."""
+    def authentication(self) -> LinkAuthentication | None:
+        """The authentication method, which serves one connection after another; None without.
+
+        Raises ValueError if SCRAM does not allow the user name or the password.
+        """
+        target = self.target
+        if not target.scram:
+            return None
+        if target.user_name is None or target.password is None:
+            raise ValueError("a user name and a password are needed")
+        # Imported here, because a worker starts three times as fast without the client.
+        from semel.client.scram import ScramAuthentication
+
+        return ScramAuthentication(target.user_name, target.password.decode())
+
+    def connect_packet(
+        self, role: str, number: int, *, authentication: LinkAuthentication | None = None
+    ) -> bytes:
+        """The CONNECT of a client, with which `authentication` begins anew. Raises `Violation` if
+        it would be invalid."""
+        client_id = f"{self.prefix}-{self.name}-{role}{number}"
+        load, target = self.load, self.target
+        if authentication is None:
+            return encode_connect(
+                load.version, client_id, load.receive_maximum, target.user_name, target.password
+            )
         return encode_connect(
-            self.load.version,
-            f"{self.prefix}-{self.name}-{role}{number}",
-            self.load.receive_maximum,
-            self.target.user_name,
-            self.target.password,
+            load.version,
+            client_id,
+            load.receive_maximum,
+            authentication=(authentication.method, authentication.begin()),
         )
 
     def publishers_of(self, process: int) -> range:
@@ -154,6 +190,23 @@ class LoadStopped(Exception):
     """The load was stopped before all clients were connected."""
 
 
+def connector_of(target: Target) -> Callable[[], Stream] | None:
+    """A function that connects to the broker and raises OSError; None for TCP. Raises LinkError."""
+    address = (target.host, target.port)
+    if target.scheme == "mqtt":
+        return None
+    context = None
+    if target.scheme in ("mqtts", "wss"):
+        # Imported here, because a worker starts three times as fast without the client.
+        from semel.client.tls import TlsError, make_context
+
+        try:
+            context = make_context(cafile=target.cafile, insecure=target.insecure)
+        except TlsError as problem:
+            raise LinkError(f"cannot be reached: {problem}") from None
+    return lambda: open_stream(target.scheme, address, target.path, context)
+
+
 # --- a worker -------------------------------------------------------------------------------------
 
 
@@ -173,7 +226,8 @@ class Worker:
         target = self.job.target
         traffic: Traffic | None = None
         try:
-            with Links((target.host, target.port), self.job.load.version) as links:
+            address, version = (target.host, target.port), self.job.load.version
+            with Links(address, version, connect=connector_of(target)) as links:
                 traffic = self._connect(links)
                 self.counts.put(STATE, READY)
                 while self._command() == WAIT:
@@ -206,8 +260,10 @@ class Worker:
         layout = job.layout()
         publishers: dict[int, Publisher] = {}
         subscribers: dict[int, Subscriber] = {}
+        authentication = job.authentication()
         for number in job.publishers_of(self.number):
-            link, answer = links.open(job.connect_packet("p", number))
+            packet = job.connect_packet("p", number, authentication=authentication)
+            link, answer = links.open(packet, authentication=authentication)
             window = window_of(load, answer, layout)
             source = StampedPackets(load, job.topic_prefix, number)
             publishers[number] = Publisher(link, source, qos=load.qos, window=window)
@@ -215,7 +271,8 @@ class Worker:
             self._note_connected(link.connect_ns)
         for number in job.subscribers_of(self.number):
             filters = load.topic_filters(job.topic_prefix, number)
-            link, _ = links.open(job.connect_packet("s", number), filters, load.qos)
+            packet = job.connect_packet("s", number, authentication=authentication)
+            link, _ = links.open(packet, filters, load.qos, authentication=authentication)
             tracker = DeliveryTracker(load.lanes(number), self.report.latencies)
             subscribers[number] = Subscriber(link, layout, tracker)
             self._note_connected(link.connect_ns)
@@ -288,7 +345,7 @@ def window_of(load: Load, answer: ConnAck, layout: PacketLayout) -> int:
         raise LinkError(f"accepts at most QoS {limits.maximum_qos}")
     if load.retain and limits.retain_available == 0:
         raise LinkError("does not support retained messages")
-    if load.shape == PLANT and limits.wildcard_subscription_available == 0:
+    if load.shape in (PLANT, FLEET) and limits.wildcard_subscription_available == 0:
         raise LinkError("does not support wildcard subscriptions")
     if limits.maximum_packet_size is not None and layout.size > limits.maximum_packet_size:
         raise LinkError(f"accepts packets of at most {count(limits.maximum_packet_size, 'byte')}")

@@ -13,21 +13,22 @@ from semel.mqtt.packet_types import MQTT5, PUBACK, PUBCOMP, PUBREC, PUBREL, firs
 from semel.mqtt.packets.fields import check_packet_id, check_reason
 from semel.mqtt.properties import (
     NO_PROPERTIES,
+    NO_SECTION,
     Properties,
-    PropertyItem,
-    check_properties,
+    PropertySection,
     check_properties_allowed,
     check_properties_version,
+    check_section,
     encode_properties,
     properties_of,
-    read_properties,
+    read_section,
 )
 from semel.mqtt.reasons import SUCCESS
 from semel.mqtt.violation import Violation
 from semel.mqtt.wire import Reader, Writer, frame
 
 # packet_id, reason, properties
-AckFields = tuple[int, int, list[PropertyItem]]
+AckFields = tuple[int, int, PropertySection]
 
 
 @final
@@ -127,19 +128,19 @@ def read_ack(reader: Reader) -> AckFields:
     """Read the fields of an acknowledgement in any of its forms, unchecked."""
     packet_id = reader.two_bytes("packet_id")
     reason = SUCCESS
-    items: list[PropertyItem] = []
+    section = NO_SECTION
     if reader.version == MQTT5 and reader.left():
         reason = reader.byte("reason")
         # [3.4.2.2.1] if the Property Length is omitted, its value is 0
         if reader.left():
-            items = read_properties(reader)
+            section = read_section(reader)
     reader.check_end()
-    return packet_id, reason, items
+    return packet_id, reason, section
 
 
 def decode_ack(reader: Reader, packet_type: int) -> Ack:
-    packet_id, reason, items = read_ack(reader)
-    properties = properties_of(items)
+    packet_id, reason, section = read_ack(reader)
+    properties = properties_of(section)
     if packet_type == PUBACK:
         return PubAck(packet_id, reason, properties=properties)
     if packet_type == PUBREC:
@@ -150,8 +151,9 @@ def decode_ack(reader: Reader, packet_type: int) -> Ack:
 
 
 def observe_ack(reader: Reader, packet_type: int, found: list[Violation]) -> None:
-    packet_id, reason, items = read_ack(reader)
-    check_ack(packet_type, packet_id, reason, check_properties(items, found), found)
+    packet_id, reason, section = read_ack(reader)
+    present = check_section(section, found)
+    check_ack(packet_type, packet_id, reason, present, found)
 
 
 def encode_ack(

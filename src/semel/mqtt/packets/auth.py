@@ -9,13 +9,14 @@ from semel.mqtt.packet_types import AUTH, first_byte
 from semel.mqtt.packets.fields import check_reason
 from semel.mqtt.properties import (
     AUTHENTICATION_METHOD,
+    NO_SECTION,
     Properties,
-    PropertyItem,
-    check_properties,
+    PropertySection,
     check_properties_allowed,
+    check_section,
     encode_properties,
     properties_of,
-    read_properties,
+    read_section,
 )
 from semel.mqtt.reasons import SUCCESS
 from semel.mqtt.rules import AUTH_HAS_METHOD
@@ -50,25 +51,25 @@ def check_auth(reason: int, present: int, found: list[Violation] | None) -> None
         report(found, Violation(AUTH_HAS_METHOD, "no authentication_method", AUTH))
 
 
-def read_auth(reader: Reader) -> tuple[int, list[PropertyItem]]:
+def read_auth(reader: Reader) -> tuple[int, PropertySection]:
     """Read the reason code and the properties, unchecked."""
     reason = SUCCESS
-    items: list[PropertyItem] = []
+    section = NO_SECTION
     if reader.left():
         reason = reader.byte("reason")
-        items = read_properties(reader)
+        section = read_section(reader)
     reader.check_end()
-    return reason, items
+    return reason, section
 
 
 def decode_auth(reader: Reader) -> Auth:
-    reason, items = read_auth(reader)
-    return Auth(reason, properties=properties_of(items))
+    reason, section = read_auth(reader)
+    return Auth(reason, properties=properties_of(section))
 
 
 def observe_auth(reader: Reader, found: list[Violation]) -> None:
-    reason, items = read_auth(reader)
-    check_auth(reason, check_properties(items, found), found)
+    reason, section = read_auth(reader)
+    check_auth(reason, check_section(section, found), found)
 
 
 def encode_auth(packet: Auth) -> bytes:

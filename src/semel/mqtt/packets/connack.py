@@ -10,13 +10,13 @@ from semel.mqtt.packets.fields import check_reason
 from semel.mqtt.properties import (
     NO_PROPERTIES,
     Properties,
-    PropertyItem,
-    check_properties,
+    PropertySection,
     check_properties_allowed,
     check_properties_version,
+    check_section,
     encode_properties,
     properties_of,
-    read_properties,
+    read_section,
 )
 from semel.mqtt.reasons import SUCCESS
 from semel.mqtt.rules import CONNACK_RESERVED_FLAGS, SESSION_PRESENT_NEEDS_SUCCESS
@@ -68,26 +68,26 @@ def check_connack_flags(flags: int, found: list[Violation] | None) -> None:
         report(found, Violation(CONNACK_RESERVED_FLAGS, f"flags 0x{flags:02x}", CONNACK))
 
 
-def read_connack(reader: Reader) -> tuple[int, int, list[PropertyItem]]:
+def read_connack(reader: Reader) -> tuple[int, int, PropertySection]:
     """Read the flags, the reason code and the properties, unchecked."""
     flags = reader.byte("connect_acknowledge_flags")
     reason = reader.byte("reason")
-    items = read_properties(reader)
+    section = read_section(reader)
     reader.check_end()
-    return flags, reason, items
+    return flags, reason, section
 
 
 def decode_connack(reader: Reader) -> ConnAck:
-    flags, reason, items = read_connack(reader)
+    flags, reason, section = read_connack(reader)
     check_connack_flags(flags, None)
     check_reason(CONNACK, reason, reader.version, None)
-    return ConnAck(reason, session_present=flags & 1 != 0, properties=properties_of(items))
+    return ConnAck(reason, session_present=flags & 1 != 0, properties=properties_of(section))
 
 
 def observe_connack(reader: Reader, found: list[Violation]) -> None:
-    flags, reason, items = read_connack(reader)
+    flags, reason, section = read_connack(reader)
     check_connack_flags(flags, found)
-    present = check_properties(items, found)
+    present = check_section(section, found)
     check_connack(reason, flags & 1 != 0, present, reader.version, found)
 
 

@@ -12,13 +12,13 @@ from semel.mqtt.properties import (
     AUTHENTICATION_METHOD,
     NO_PROPERTIES,
     Properties,
-    PropertyItem,
-    check_properties,
+    PropertySection,
     check_properties_allowed,
     check_properties_version,
+    check_section,
     encode_properties,
     properties_of,
-    read_properties,
+    read_section,
 )
 from semel.mqtt.rules import (
     AUTHENTICATION_DATA_NEEDS_METHOD,
@@ -55,11 +55,9 @@ _PASSWORD: Final = 0x40
 _USER_NAME: Final = 0x80
 
 # topic_name, payload, properties
-WillFields = tuple[str, bytes, list[PropertyItem]]
+WillFields = tuple[str, bytes, PropertySection]
 # flags, keep_alive, properties, client_id, will, user_name, password
-ConnectFields = tuple[
-    int, int, list[PropertyItem], str, WillFields | None, str | None, bytes | None
-]
+ConnectFields = tuple[int, int, PropertySection, str, WillFields | None, str | None, bytes | None]
 
 
 @final
@@ -232,31 +230,31 @@ def read_connect(reader: Reader) -> ConnectFields:
     reader.version = level
     flags = reader.byte("connect_flags")
     keep_alive = reader.two_bytes("keep_alive")
-    items = read_properties(reader)
+    section = read_section(reader)
     client_id = reader.text("client_id")
     will: WillFields | None = None
     if flags & _WILL:
-        will_items = read_properties(reader)
+        will_section = read_section(reader)
         will_topic = reader.text("will_topic")
-        will = (will_topic, reader.binary("will_payload"), will_items)
+        will = (will_topic, reader.binary("will_payload"), will_section)
     user_name = reader.text("user_name") if flags & _USER_NAME else None
     password = reader.binary("password") if flags & _PASSWORD else None
     reader.check_end()
-    return flags, keep_alive, items, client_id, will, user_name, password
+    return flags, keep_alive, section, client_id, will, user_name, password
 
 
 def decode_connect(reader: Reader) -> Connect:
-    flags, keep_alive, items, client_id, will_fields, user_name, password = read_connect(reader)
+    flags, keep_alive, section, client_id, will_fields, user_name, password = read_connect(reader)
     check_connect_flags(flags, None)
     will: Will | None = None
     if will_fields is not None:
-        topic_name, payload, will_items = will_fields
+        topic_name, payload, will_section = will_fields
         will = Will(
             topic_name,
             payload,
             qos=flags >> 3 & 3,
             retain=flags & _WILL_RETAIN != 0,
-            properties=properties_of(will_items),
+            properties=properties_of(will_section),
         )
     return Connect(
         client_id,
@@ -266,19 +264,19 @@ def decode_connect(reader: Reader) -> Connect:
         user_name=user_name,
         password=password,
         will=will,
-        properties=properties_of(items),
+        properties=properties_of(section),
     )
 
 
 def observe_connect(reader: Reader, found: list[Violation]) -> None:
-    flags, keep_alive, items, client_id, will, user_name, password = read_connect(reader)
+    flags, keep_alive, section, client_id, will, user_name, password = read_connect(reader)
     check_connect_flags(flags, found)
     if will is not None:
-        topic_name, payload, will_items = will
-        will_present = check_properties(will_items, found)
-        utf8 = indicates_utf8(will_items)
+        topic_name, payload, will_section = will
+        will_present = check_section(will_section, found)
+        utf8 = indicates_utf8(will_section)
         check_will(topic_name, payload, flags >> 3 & 3, will_present, utf8, found)
-    present = check_properties(items, found)
+    present = check_section(section, found)
     clean_start = flags & _CLEAN_START != 0
     version = reader.version
     check_connect(version, client_id, clean_start, keep_alive, user_name, password, present, found)

@@ -9,14 +9,15 @@ from semel.mqtt.packet_types import DISCONNECT, MQTT5, first_byte
 from semel.mqtt.packets.fields import check_reason
 from semel.mqtt.properties import (
     NO_PROPERTIES,
+    NO_SECTION,
     Properties,
-    PropertyItem,
-    check_properties,
+    PropertySection,
     check_properties_allowed,
     check_properties_version,
+    check_section,
     encode_properties,
     properties_of,
-    read_properties,
+    read_section,
 )
 from semel.mqtt.reasons import NORMAL_DISCONNECTION
 from semel.mqtt.violation import Violation
@@ -46,27 +47,27 @@ def check_disconnect(reason: int, present: int, found: list[Violation] | None) -
     check_properties_allowed(DISCONNECT, present, found)
 
 
-def read_disconnect(reader: Reader) -> tuple[int, list[PropertyItem]]:
+def read_disconnect(reader: Reader) -> tuple[int, PropertySection]:
     """Read the reason code and the properties, unchecked; both are optional [3.14.2.1]."""
     reason = NORMAL_DISCONNECTION
-    items: list[PropertyItem] = []
+    section = NO_SECTION
     if reader.version == MQTT5 and reader.left():
         reason = reader.byte("reason")
         # [3.14.2.2.1] if the Property Length is omitted, its value is 0
         if reader.left():
-            items = read_properties(reader)
+            section = read_section(reader)
     reader.check_end()
-    return reason, items
+    return reason, section
 
 
 def decode_disconnect(reader: Reader) -> Disconnect:
-    reason, items = read_disconnect(reader)
-    return Disconnect(reason, properties=properties_of(items))
+    reason, section = read_disconnect(reader)
+    return Disconnect(reason, properties=properties_of(section))
 
 
 def observe_disconnect(reader: Reader, found: list[Violation]) -> None:
-    reason, items = read_disconnect(reader)
-    check_disconnect(reason, check_properties(items, found), found)
+    reason, section = read_disconnect(reader)
+    check_disconnect(reason, check_section(section, found), found)
 
 
 def encode_disconnect(packet: Disconnect, version: int) -> bytes:

@@ -12,13 +12,14 @@ from semel.mqtt.properties import (
     PAYLOAD_FORMAT_INDICATOR,
     TOPIC_ALIAS,
     Properties,
-    PropertyItem,
-    check_properties,
+    PropertySection,
     check_properties_allowed,
     check_properties_version,
+    check_section,
     encode_properties,
     properties_of,
-    read_properties,
+    read_section,
+    section_items,
 )
 from semel.mqtt.rules import (
     DUP_NEEDS_QOS,
@@ -34,7 +35,7 @@ from semel.mqtt.wire import Reader, Writer
 _LONG: Final = 200
 
 # topic_name, packet_id, properties, payload; QoS and flags are in the first byte.
-PublishFields = tuple[str, int, list[PropertyItem], bytes]
+PublishFields = tuple[str, int, PropertySection, bytes]
 
 
 @final
@@ -67,7 +68,7 @@ class Publish:
         properties: Properties = NO_PROPERTIES,
     ) -> None:
         check_publish(topic_name, qos, packet_id, dup, properties.present, None)
-        if properties.present and properties.payload_format_indicator == 1:
+        if properties.has(PAYLOAD_FORMAT_INDICATOR) and properties.payload_format_indicator == 1:
             check_payload(payload, PUBLISH, None)
         self.topic_name = topic_name
         self.payload = payload
@@ -117,21 +118,21 @@ def check_payload(payload: bytes, packet_type: int, found: list[Violation] | Non
         report(found, Violation(PAYLOAD_IS_UTF8_AS_INDICATED, seen, packet_type))
 
 
-def indicates_utf8(items: list[PropertyItem]) -> bool:
+def indicates_utf8(section: PropertySection) -> bool:
     """Whether the Payload Format Indicator says that the payload is UTF-8."""
-    return (PAYLOAD_FORMAT_INDICATOR, 1) in items
+    return (PAYLOAD_FORMAT_INDICATOR, 1) in section_items(section.data)
 
 
 def read_publish(reader: Reader, flags: int) -> PublishFields:
     """Read the fields of a PUBLISH, unchecked."""
     topic_name = reader.text("topic_name")
     packet_id = reader.two_bytes("packet_id") if flags & QOS_FLAGS else 0
-    items = read_properties(reader)
-    return topic_name, packet_id, items, reader.rest("payload")
+    section = read_section(reader)
+    return topic_name, packet_id, section, reader.rest("payload")
 
 
 def decode_publish(reader: Reader, flags: int) -> Publish:
-    topic_name, packet_id, items, payload = read_publish(reader, flags)
+    topic_name, packet_id, section, payload = read_publish(reader, flags)
     return Publish(
         topic_name,
         payload,
@@ -139,15 +140,15 @@ def decode_publish(reader: Reader, flags: int) -> Publish:
         packet_id,
         retain=flags & RETAIN_FLAG != 0,
         dup=flags & DUP_FLAG != 0,
-        properties=properties_of(items),
+        properties=properties_of(section),
     )
 
 
 def observe_publish(reader: Reader, flags: int, found: list[Violation]) -> None:
-    topic_name, packet_id, items, payload = read_publish(reader, flags)
-    present = check_properties(items, found)
+    topic_name, packet_id, section, payload = read_publish(reader, flags)
+    present = check_section(section, found)
     check_publish(topic_name, flags >> 1 & 3, packet_id, flags & DUP_FLAG != 0, present, found)
-    if indicates_utf8(items):
+    if indicates_utf8(section):
         check_payload(payload, PUBLISH, found)
 
 

@@ -12,13 +12,14 @@ from semel.mqtt.properties import (
     NO_PROPERTIES,
     SUBSCRIPTION_IDENTIFIER,
     Properties,
-    PropertyItem,
-    check_properties,
+    PropertySection,
     check_properties_allowed,
     check_properties_version,
+    check_section,
     encode_properties,
     properties_of,
-    read_properties,
+    read_section,
+    section_items,
 )
 from semel.mqtt.rules import (
     NO_LOCAL_NOT_SHARED,
@@ -38,9 +39,6 @@ _NO_LOCAL: Final = 0x04
 _RETAIN_AS_PUBLISHED: Final = 0x08
 _RESERVED_5: Final = 0xC0
 _RESERVED_311: Final = 0xFC
-
-# packet_id, properties, (topic_filter, options) of each subscription
-SubscribeFields = tuple[int, list[PropertyItem], list[tuple[str, int]]]
 
 
 @final
@@ -71,6 +69,16 @@ class Subscription:
         self.retain_as_published = retain_as_published
         self.retain_handling = retain_handling
 
+    def with_qos(self, qos: int) -> "Subscription":
+        """The same subscription with another QoS, as a server may grant it [MQTT-3.8.4-8]."""
+        return Subscription(
+            self.topic_filter,
+            qos,
+            no_local=self.no_local,
+            retain_as_published=self.retain_as_published,
+            retain_handling=self.retain_handling,
+        )
+
     @property
     def options(self) -> int:
         """The Subscription Options byte."""
@@ -99,17 +107,16 @@ class Subscribe:
         *,
         properties: Properties = NO_PROPERTIES,
     ) -> None:
-        # A loop, because compiled code checks the type of each item in a loop, but not in tuple().
-        gathered: list[Subscription] = []
-        for subscription in subscriptions:
-            gathered.append(subscription)
         self.packet_id = packet_id
-        self.subscriptions = tuple(gathered)
+        self.subscriptions = tuple(subscriptions)
         self.properties = properties
+        # A loop, because compiled code checks the type of each item in a loop, but not in tuple().
+        count = 0
+        for _subscription in self.subscriptions:
+            count += 1
         identifiers = 0
         if properties.has(SUBSCRIPTION_IDENTIFIER):
             identifiers = len(properties.subscription_identifiers)
-        count = len(self.subscriptions)
         check_subscribe(packet_id, count, identifiers, properties.present, None)
 
 
@@ -208,29 +215,38 @@ def check_reasons(
     check_properties_allowed(packet_type, present, found)
 
 
-def read_subscribe(reader: Reader) -> SubscribeFields:
-    """Read the fields of a SUBSCRIBE, unchecked."""
-    packet_id = reader.two_bytes("packet_id")
-    items = read_properties(reader)
-    subscriptions: list[tuple[str, int]] = []
-    while reader.left():
-        reader.count_item()
-        topic_filter = reader.text("topic_filter")
-        subscriptions.append((topic_filter, reader.byte("subscription_options")))
-    return packet_id, items, subscriptions
+def read_subscription(reader: Reader) -> tuple[str, int]:
+    """Read a Topic Filter and its Subscription Options, unchecked."""
+    reader.count_item()
+    topic_filter = reader.text("topic_filter")
+    return topic_filter, reader.byte("subscription_options")
 
 
 def decode_subscribe(reader: Reader) -> Subscribe:
-    packet_id, items, fields = read_subscribe(reader)
+    packet_id = reader.two_bytes("packet_id")
+    section = read_section(reader)
     subscriptions: list[Subscription] = []
-    for topic_filter, options in fields:
-        check_subscription_version(topic_filter, options, reader.version, None)
-        subscriptions.append(subscription_from_options(topic_filter, options))
-    return Subscribe(packet_id, subscriptions, properties=properties_of(items))
+    # The packet is read to its end before a subscription is refused.
+    refused: Violation | None = None
+    while reader.left():
+        topic_filter, options = read_subscription(reader)
+        if refused is None:
+            try:
+                check_subscription_version(topic_filter, options, reader.version, None)
+                subscriptions.append(subscription_from_options(topic_filter, options))
+            except Violation as violation:
+                refused = violation
+    if refused is not None:
+        raise refused
+    return Subscribe(packet_id, subscriptions, properties=properties_of(section))
 
 
 def observe_subscribe(reader: Reader, found: list[Violation]) -> None:
-    packet_id, items, fields = read_subscribe(reader)
+    packet_id = reader.two_bytes("packet_id")
+    section = read_section(reader)
+    fields: list[tuple[str, int]] = []
+    while reader.left():
+        fields.append(read_subscription(reader))
     for topic_filter, options in fields:
         check_subscription_version(topic_filter, options, reader.version, found)
         # The bits of these options are reserved in 3.1.1; the line above reports them.
@@ -238,10 +254,10 @@ def observe_subscribe(reader: Reader, found: list[Violation]) -> None:
         no_local = reader.version == MQTT5 and options & _NO_LOCAL != 0
         check_subscription(topic_filter, options & 3, no_local, handling, found)
     identifiers = 0
-    for identifier, _ in items:
+    for identifier, _ in section_items(section.data):
         if identifier == SUBSCRIPTION_IDENTIFIER:
             identifiers += 1
-    present = check_properties(items, found)
+    present = check_section(section, found)
     check_subscribe(packet_id, len(fields), identifiers, present, found)
 
 
@@ -259,29 +275,29 @@ def encode_subscribe(packet: Subscribe, version: int) -> bytes:
     return frame(first_byte(SUBSCRIBE), writer.value())
 
 
-def read_reasons(reader: Reader, packet_type: int) -> tuple[int, list[PropertyItem], list[int]]:
+def read_reasons(reader: Reader, packet_type: int) -> tuple[int, PropertySection, list[int]]:
     """Read the identifier, the properties and the reason codes of a SUBACK or UNSUBACK."""
     packet_id = reader.two_bytes("packet_id")
-    items = read_properties(reader)
+    section = read_section(reader)
     reasons: list[int] = []
     if packet_type == SUBACK or reader.version == MQTT5:
         while reader.left():
             reasons.append(reader.byte("reason"))
     reader.check_end()
-    return packet_id, items, reasons
+    return packet_id, section, reasons
 
 
 def decode_suback(reader: Reader) -> SubAck:
-    packet_id, items, reasons = read_reasons(reader, SUBACK)
-    packet = SubAck(packet_id, reasons, properties=properties_of(items))
+    packet_id, section, reasons = read_reasons(reader, SUBACK)
+    packet = SubAck(packet_id, reasons, properties=properties_of(section))
     check_reasons(SUBACK, packet_id, packet.reasons, 0, reader.version, None)
     return packet
 
 
 def observe_reasons(reader: Reader, packet_type: int, found: list[Violation]) -> None:
     """Observe a SUBACK or UNSUBACK."""
-    packet_id, items, reasons = read_reasons(reader, packet_type)
-    present = check_properties(items, found)
+    packet_id, section, reasons = read_reasons(reader, packet_type)
+    present = check_section(section, found)
     check_reasons(packet_type, packet_id, tuple(reasons), present, reader.version, found)
 
 

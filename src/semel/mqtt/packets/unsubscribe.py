@@ -12,13 +12,13 @@ from semel.mqtt.packets.subscribe import check_reasons, read_reasons
 from semel.mqtt.properties import (
     NO_PROPERTIES,
     Properties,
-    PropertyItem,
-    check_properties,
+    PropertySection,
     check_properties_allowed,
     check_properties_version,
+    check_section,
     encode_properties,
     properties_of,
-    read_properties,
+    read_section,
 )
 from semel.mqtt.rules import UNSUBSCRIBE_NOT_EMPTY
 from semel.mqtt.topics import check_topic_filter
@@ -93,25 +93,25 @@ def check_unsubscribe(
     check_properties_allowed(UNSUBSCRIBE, present, found)
 
 
-def read_unsubscribe(reader: Reader) -> tuple[int, list[PropertyItem], list[str]]:
+def read_unsubscribe(reader: Reader) -> tuple[int, PropertySection, list[str]]:
     """Read the fields of an UNSUBSCRIBE, unchecked."""
     packet_id = reader.two_bytes("packet_id")
-    items = read_properties(reader)
+    section = read_section(reader)
     topic_filters: list[str] = []
     while reader.left():
         reader.count_item()
         topic_filters.append(reader.text("topic_filter"))
-    return packet_id, items, topic_filters
+    return packet_id, section, topic_filters
 
 
 def decode_unsubscribe(reader: Reader) -> Unsubscribe:
-    packet_id, items, topic_filters = read_unsubscribe(reader)
-    return Unsubscribe(packet_id, topic_filters, properties=properties_of(items))
+    packet_id, section, topic_filters = read_unsubscribe(reader)
+    return Unsubscribe(packet_id, topic_filters, properties=properties_of(section))
 
 
 def observe_unsubscribe(reader: Reader, found: list[Violation]) -> None:
-    packet_id, items, topic_filters = read_unsubscribe(reader)
-    present = check_properties(items, found)
+    packet_id, section, topic_filters = read_unsubscribe(reader)
+    present = check_section(section, found)
     check_unsubscribe(packet_id, tuple(topic_filters), present, found)
 
 
@@ -127,7 +127,7 @@ def encode_unsubscribe(packet: Unsubscribe, version: int) -> bytes:
 
 
 def decode_unsuback(reader: Reader) -> UnsubAck:
-    packet_id, items, reasons = read_reasons(reader, UNSUBACK)
-    packet = UnsubAck(packet_id, reasons, properties=properties_of(items))
+    packet_id, section, reasons = read_reasons(reader, UNSUBACK)
+    packet = UnsubAck(packet_id, reasons, properties=properties_of(section))
     check_reasons(UNSUBACK, packet_id, packet.reasons, 0, reader.version, None)
     return packet

@@ -45,13 +45,14 @@ from semel.store.forensics.pages import Gap, PageRow, Pages, Unreadable
 from semel.store.gaps import Range, gap_name, known_gaps, missing, without
 from semel.store.mark import Loss, Mark, make_mark, read_mark
 from semel.store.metadata import COMMIT, EPOCH, ID, begin_epoch, set_metadata
-from semel.store.migration import FORMAT_1, STEPS
+from semel.store.migration import FORMAT_1, STEPS, upgraded_row
 from semel.store.private_files import new_private, open_new_database, sync
 from semel.store.row_check import describe_key, fault_of
-from semel.store.row_flags import HAS_EXTRA, RELEASED_FLAGS
+from semel.store.row_flags import HAS_EXTRA
 from semel.store.schema import (
     PAGE_BYTES,
     TABLES,
+    VERSION,
     Damaged,
     Row,
     UnknownFormat,
@@ -199,8 +200,11 @@ class _Repair:
     ) -> None:
         self._pages = pages
         self._mark = mark
-        # Rows of format 1 have no checksums.
-        self._is_format_1 = pages.version == 1 or (pages.version is None and mark is None)
+        # The formats that rows may have: several if the first page, which states it, is lost.
+        # Format 1 had no mark.
+        self._formats: tuple[int, ...] = (1,) if mark is None else (VERSION, 2)
+        if pages.version is not None:
+            self._formats = (pages.version,)
         self._run = connection.execute
         self._connection = connection
         self._report = RepairReport()
@@ -218,7 +222,7 @@ class _Repair:
             run(f"DROP TRIGGER {name}")
         self._report_log()
         self._read()
-        if self._is_format_1:
+        if 1 in self._formats:
             self._set_extra_flags()
         self._report_lost_commits()
         self._repair_streams()
@@ -231,7 +235,7 @@ class _Repair:
             self._write_checksums(table)
         begin_epoch(self._connection)
         run("COMMIT")
-        self._restore_identity()
+        self._restore_unique_id()
         for table in TABLES:
             self._report.kept[table] = run(f"SELECT count(*) FROM {table}").fetchone()[0]
         return self._report
@@ -348,8 +352,7 @@ class _Repair:
                 self._count_unreadable("unknown")
                 continue
             for table in TABLES.values():
-                columns = len(table.columns) - self._is_format_1
-                if table.has_rowid != has_rowid or columns != len(found.values):
+                if table.has_rowid != has_rowid:
                     continue
                 if fault_of(table.name, self._current_row(table.name, found)) is None:
                     self._insert(table.name, found, is_reported=False)
@@ -372,13 +375,13 @@ class _Repair:
         return None
 
     def _current_row(self, table: str, found: PageRow) -> Row:
-        """A row in the current format, whether it was stored in that or in format 1."""
+        """A row in the current format, whether it was stored in that or in an older one."""
         row = stored_row(found)
-        if not self._is_format_1 or len(row) != len(TABLES[table].content_names):
-            return row
-        if table == "delivery" and row[3]:
-            row = (*row[:4], RELEASED_FLAGS, *row[5:])
-        return with_checksum(table, row)
+        *likely, last = [upgraded_row(table, row, version) for version in self._formats]
+        for current in likely:
+            if fault_of(table, current) is None:
+                return current
+        return last
 
     def _is_inserted(self, table: str, row: Row) -> bool:
         key = row[: TABLES[table].key_size]
@@ -520,11 +523,11 @@ class _Repair:
         run("UPDATE shared_payload SET use_count = (SELECT uses FROM used WHERE payload_id = id)")
         run("DROP TABLE used")
 
-    def _restore_identity(self) -> None:
+    def _restore_unique_id(self) -> None:
         database = Database(self._connection)
         if database.get_metadata(ID) is None:
             self._report.notes.append(
-                f"the store has lost its id and has a new one, {database.new_identity()}: the"
+                f"the store has lost its id and has a new one, {database.new_unique_id()}: the"
                 " record of its streams belongs to the old id, so start with a new node name"
             )
 

@@ -1,0 +1,1 @@
+"""Users and rights: how clients prove who they are, and what they may do."""

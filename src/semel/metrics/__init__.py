@@ -1,0 +1,1 @@
+"""Metrics: what a program measures, as text for Prometheus, over HTTP on a port of its own."""
