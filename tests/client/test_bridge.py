@@ -11,14 +11,18 @@ from pathlib import Path
 import pytest
 
 from semel import Client
+from semel.broker.authority import Authority, Denied, Proof
+from semel.broker.identity import Identity, PeerInfo
 from semel.broker.settings import BrokerSettings
 from semel.client.bridge import Bridge
 from semel.client.bridge_path import PATH_PROPERTY
 from semel.client.bridge_plan import make_bridge_plan
 from semel.client.bridge_settings import BridgeSettings
 from semel.client.errors import Disconnected, Refused
+from semel.client.ingest import MADE_CLIENT_ID
 from semel.client.received import Received
-from semel.mqtt import MQTT5, MQTT311, Properties
+from semel.mqtt import MQTT5, MQTT311, Connect, Properties
+from semel.mqtt.reasons import SERVER_UNAVAILABLE
 from semel.store.schema import Unusable
 from tests.broker.serving import serving
 from tests.cli.old_server import OldServer
@@ -345,34 +349,45 @@ def test_a_remote_broker_that_is_away_gets_everything_later(
         run(main())
 
 
+class ClosedForBridges(Authority):
+    """Refuses clients whose identifier a bridge has made, until it is open."""
+
+    is_open = False
+
+    def connect(self, packet: Connect, peer: PeerInfo) -> Identity | Denied | Proof:
+        if MADE_CLIENT_ID.fullmatch(packet.client_id) and not self.is_open:
+            return Denied(SERVER_UNAVAILABLE)
+        return super().connect(packet, peer)
+
+
 def test_too_much_that_waits_in_memory_ends_the_connection_until_there_is_room(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    port = free_port()
+    authority = ClosedForBridges()
 
-    async def main(local: int) -> None:
+    async def main(local: int, remote: int) -> None:
         settings = bridge_of(
-            *(tmp_path, local, port),
+            *(tmp_path, local, remote),
             to_remote=("plant/#",),
             maximum_queued=1,
             maximum_held_bytes=2_000,
             local_mqtt_version="3.1.1",
         )
-        async with bridging(settings) as work:
+        async with Listener(remote) as at_remote, bridging(settings) as work:
             await until(lambda: bool(work._sides) and work.status.local.is_connected)
             await until(lambda: work._sides[0].core.subscriptions.has_no_open_request)
             await send(local, *(("plant/1", f"{n}{'x' * 1_000}", 2) for n in range(10)))
             await said(caplog, "more messages wait for room in the queue of the other broker")
             assert work._core is not None
             assert work._core.to_remote.held_bytes < 12_000
-            with serving(BrokerSettings(port=port, sys_interval=0.0)):
-                async with Listener(port) as at_remote:
-                    found = await at_remote.got(10)
-                    assert [payload[:1] for _, payload in found] == list("0123456789")
+            authority.is_open = True
+            found = await at_remote.got(10)
+            assert [payload[:1] for _, payload in found] == list("0123456789")
 
     with ExitStack() as stack:
         (local,) = brokers(stack, tmp_path, ("semel",))
-        run(main(local))
+        remote = stack.enter_context(serving(authority=authority))
+        run(main(local, remote.address[1]))
 
 
 def test_changed_rules_are_applied_to_the_sessions(

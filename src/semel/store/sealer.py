@@ -61,6 +61,9 @@ LOCK_POLL: Final = 0.05
 # Seconds that SQLite waits for a lock of another connection.
 BUSY_TIMEOUT: Final = 10.0
 
+# Any of these ends the sealer.
+END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -69,8 +72,7 @@ class SealerStopped(Exception):
 
 
 class StopFlag:
-    """Set by a signal handler. It uses no lock, because a handler that waits for a lock of the
-    interrupted code would wait forever."""
+    """Set by another thread when the sealer must end."""
 
     is_set = False
 
@@ -358,12 +360,19 @@ def main() -> int:
     requests: queue.SimpleQueue[SealRequest | None] = queue.SimpleQueue()
     stop = StopFlag()
 
-    def end(*_: object) -> None:
+    def end() -> None:
         stop.is_set = True
         requests.put(None)  # nosec B113 # a queue
 
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
+    def await_signal() -> None:
+        signal.sigwait(END_SIGNALS)
+        end()
+
+    # A thread waits for the signals. A handler would run in this thread, and not before `get`
+    # returns if the signal came just before it began to wait. They stay blocked until the process
+    # is gone, so that another one does not kill an interpreter that exits in order.
+    signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
+    threading.Thread(target=await_signal, daemon=True).start()
 
     # Only events may go to the broker: redirect output of libraries to standard error.
     events = os.dup(1)
@@ -405,9 +414,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    exit_code = main()
-    # The interpreter resets handlers while it exits, and a signal that comes then would kill the
-    # process; an ignored signal stays ignored.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.exit(exit_code)
+    sys.exit(main())
