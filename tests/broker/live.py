@@ -16,26 +16,24 @@ _HIDE_UVLOOP = "import sys; sys.modules['uvloop'] = None; "
 _HIDE_EPOLL = "import select; del select.epoll; "
 _RUN = "from semel.cli import main; main()"
 
-# The same command on asyncio's own loop.
+# A command of a client on asyncio's own loop.
 WITHOUT_UVLOOP = _HIDE_UVLOOP + _RUN
 
 # TEST_EPOLL=0: all brokers of these tests are without epoll.
 HAS_EPOLL = os.environ.get("TEST_EPOLL") != "0"
 
 
-def program(*, uvloop: bool = True, epoll: bool = HAS_EPOLL) -> list[str]:
+def program(*, epoll: bool = HAS_EPOLL) -> list[str]:
     """The arguments of Python that make it `semel`."""
-    if uvloop and epoll:
-        return ["-m", "semel"]
-    return ["-c", ("" if uvloop else _HIDE_UVLOOP) + ("" if epoll else _HIDE_EPOLL) + _RUN]
+    return ["-m", "semel"] if epoll else ["-c", _HIDE_EPOLL + _RUN]
 
 
 class Process:
     """A broker on a port that the system chose. As a context, it must also end well."""
 
-    def __init__(self, *arguments: str, uvloop: bool = True) -> None:
+    def __init__(self, *arguments: str, epoll: bool = HAS_EPOLL) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, *program(uvloop=uvloop), "broker", "--port", "0", *arguments],
+            [sys.executable, *program(epoll=epoll), "broker", "--port", "0", *arguments],
             stderr=subprocess.PIPE,
             text=True,
         )

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from importlib import import_module
 
 from semel.broker.authority import Authority
+from semel.broker.network.event_loop import BrokerLoop
 from semel.broker.network.listener_settings import ListenerSettings
 from semel.broker.network.server import Server
 from semel.broker.settings import BrokerSettings
@@ -78,10 +78,9 @@ class Serving:
     def run(self, loop: str) -> None:
         """The thread's work."""
         try:
-            if loop == "uvloop":
-                import_module("uvloop").run(self._serve())
-            else:
-                asyncio.run(self._serve())
+            factory = BrokerLoop if loop == "broker" else None
+            with asyncio.Runner(loop_factory=factory) as runner:
+                runner.run(self._serve())
             self.ended.set_result(None)
         except BaseException as problem:
             self.ended.set_exception(problem)
@@ -113,10 +112,10 @@ def serving(
     authority: Authority | None = None,
     store: Store | None = None,
     send_buffer: int = 0,
-    loop: str = "asyncio",
+    loop: str = "broker",
     listeners: Sequence[ListenerSettings] = (),
 ) -> Iterator[Serving]:
-    """A server on a port that the system chose."""
+    """A server on a port that the system chose, on its own loop or on that of asyncio."""
     given = settings or BrokerSettings(port=0, sys_interval=0.0)
     made = Serving(
         given,

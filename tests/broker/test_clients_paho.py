@@ -137,8 +137,8 @@ def test_after_unsubscribe_nothing_comes(connect: Make, root: str, version: str)
 
 
 @ON_ALL_VERSIONS
-def test_the_broker_serves_without_uvloop_too(connect: Make, root: str, version: str) -> None:
-    with Process(uvloop=False) as process:
+def test_the_broker_serves_without_epoll_too(connect: Make, root: str, version: str) -> None:
+    with Process(epoll=False) as process:
         client = connect("c", version, to=process)
         client.subscribe(f"{root}/#")
         for qos in (0, 1, 2):

@@ -262,10 +262,10 @@ def test_a_drained_broker_has_no_clients_and_can_be_stopped(tmp_path: Path) -> N
             pass
 
 
-@pytest.mark.parametrize("uvloop", [True, False])
-def test_both_loops_serve_the_control_socket(tmp_path: Path, uvloop: bool) -> None:
+@pytest.mark.parametrize("epoll", [True, False])
+def test_both_loops_serve_the_control_socket(tmp_path: Path, epoll: bool) -> None:
     data = tmp_path / "data"
-    with Process("--data", str(data), uvloop=uvloop):
+    with Process("--data", str(data), epoll=epoll):
         assert found_by("status", data=data)["sessions"] == 0
     assert not (data / "control.sock").exists()
 

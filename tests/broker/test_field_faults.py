@@ -189,12 +189,7 @@ def until_logged(server: Serving, pair: Pair) -> None:
     raise AssertionError("no fault was logged")
 
 
-LOOPS = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-
-
-def skip_without(loop: str) -> None:
-    if loop == "uvloop":
-        pytest.importorskip("uvloop", reason="uvloop is not installed")
+LOOPS = pytest.mark.parametrize("loop", ["asyncio", "broker"])
 
 
 @LOOPS
@@ -202,7 +197,6 @@ def skip_without(loop: str) -> None:
 def test_class_14_an_authority_that_fails_over_one_client_ends_its_connection_only(
     action: str, loop: str
 ) -> None:
-    skip_without(loop)
     authority = Faulty()
     with serving(authority=authority, loop=loop) as server, healthy_pair(server.address) as pair:
         for client_version in (MQTT5, MQTT311):
@@ -275,7 +269,6 @@ def test_class_14_an_authority_that_cannot_name_rights_ends_one_connection_only(
 @LOOPS
 def test_class_14_a_fault_over_the_will_of_a_lost_client_stays_with_it(loop: str) -> None:
     """There is no connection left to close, but others to serve."""
-    skip_without(loop)
     authority = Faulty()
     with serving(authority=authority, loop=loop) as server, healthy_pair(server.address) as pair:
         with link(server.address) as client:
@@ -293,7 +286,6 @@ def test_class_14_a_fault_over_the_will_of_a_lost_client_stays_with_it(loop: str
 @LOOPS
 def test_class_14_a_fault_in_the_work_of_each_second_does_not_end_that_work(loop: str) -> None:
     """A delayed will is sent from there; so are time-outs kept, by which the next one is judged."""
-    skip_without(loop)
     authority = Faulty()
     settings = BrokerSettings(port=0, sys_interval=0.0, connect_timeout=2.0)
     with (
@@ -414,7 +406,6 @@ def test_class_14_a_store_that_cannot_be_given_a_commit_ends_the_broker(
     action: str, what: str, loop: str
 ) -> None:
     """Nothing is acknowledged that was not stored, and nobody is left without a word in the log."""
-    skip_without(loop)
     for fails in (True, False):
         store = FaultyStore()
         with (

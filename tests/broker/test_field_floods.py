@@ -297,10 +297,10 @@ def test_class_13_connections_that_come_and_go_at_once_are_no_burden() -> None:
                 pair.exchange()
 
 
-@pytest.mark.parametrize("uvloop", [True, False])
-def test_class_13_a_broker_without_files_serves_those_it_has(uvloop: bool) -> None:
+@pytest.mark.parametrize("epoll", [True, False])
+def test_class_13_a_broker_without_files_serves_those_it_has(epoll: bool) -> None:
     """Mosquitto 1.5 spun at 100 % and served nobody; later ones get in again when there is room"""
-    broker = Process(uvloop=uvloop)
+    broker = Process(epoll=epoll)
     try:
         with healthy_pair(broker.address) as pair, ExitStack() as links:
             files = 40

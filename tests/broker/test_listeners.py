@@ -33,7 +33,7 @@ from tests.broker.serving import Serving, serving
 from tests.broker.tls_files import TlsFiles
 from tests.broker.transports import Dialer, local_listener
 
-LOOPS = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+LOOPS = pytest.mark.parametrize("loop", ["asyncio", "broker"])
 
 
 @pytest.fixture(scope="module")

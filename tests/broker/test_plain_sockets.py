@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from semel.broker.network.event_loop import BrokerLoop, close_plain_sockets, open_plain_sockets
 from semel.broker.network.plain_sockets import (
     ACCEPTED_AT_ONCE,
     READABLE,
     READY_SOCKETS,
     WRITABLE,
-    PlainSockets,
+    Acceptor,
     PlainTransport,
 )
 from tests.broker.live import PATIENCE
@@ -71,10 +72,10 @@ class World:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.calls: list[str] = []
-        self.sockets = PlainSockets(
+        self.sockets = open_plain_sockets(
             self.loop,
             begin_reading=lambda: self.calls.append("begin"),
-            end_reading=lambda: self.calls.append("end"),
+            end_reading=self.end_reading,
         )
         self.listening = socket.create_server(("127.0.0.1", 0))
         self.listening.setblocking(False)
@@ -82,8 +83,14 @@ class World:
         self.address = self.listening.getsockname()
         self.protocols: list[Recorded] = []
         self.refuses = False
+        self.end_raises: Exception | None = None
         self.faults: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda _, context: self.faults.append(context))
+
+    def end_reading(self) -> None:
+        self.calls.append("end")
+        if self.end_raises is not None:
+            raise self.end_raises
 
     def new_protocol(self) -> Recorded:
         self.protocols.append(Recorded(self))
@@ -124,7 +131,7 @@ async def opened() -> AsyncIterator[World]:
     try:
         yield world
     finally:
-        world.sockets.close()
+        close_plain_sockets(world.loop, world.sockets)
 
 
 def reset(client: socket.socket) -> None:
@@ -138,7 +145,10 @@ def run(test: Callable[[World], Any]) -> None:
         async with opened() as world:
             await test(world)
 
-    asyncio.run(inner())
+    # In a set that the loop watches, and in the set of the loop.
+    for loop_factory in (None, BrokerLoop):
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(inner())
 
 
 def test_bytes_pass_both_ways() -> None:
@@ -496,8 +506,11 @@ def test_a_connection_that_arrives_when_listening_ends_is_refused() -> None:
             world.sockets.stop_listening(world.listening)
 
         protocol.data_received = stop_listening  # type: ignore[method-assign]
+        # The set looks once more at the socket that has accepted, and then has nothing to report.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
         client.send(b"x")
-        # The set reports both at once.
+        # The set reports both at once, in this order.
         late = socket.create_connection(world.address)
         await until(lambda: world.listening.fileno() == -1)
         assert len(world.protocols) == 1
@@ -513,7 +526,7 @@ def test_close_ends_everything_without_a_report() -> None:
         client, protocol = await world.open()
         other, ending = await world.open()
         ending.end.abort()
-        world.sockets.close()
+        close_plain_sockets(world.loop, world.sockets)
         assert await world.receive(client, 1) == b""
         assert await world.receive(other, 1) == b""
         await asyncio.sleep(0)
@@ -523,7 +536,7 @@ def test_close_ends_everything_without_a_report() -> None:
         client.close()
         other.close()
         # The fixture closes it once more.
-        world.sockets = PlainSockets(
+        world.sockets = open_plain_sockets(
             world.loop, begin_reading=lambda: None, end_reading=lambda: None
         )
 
@@ -546,6 +559,110 @@ def test_an_event_of_a_socket_that_is_already_gone_is_ignored() -> None:
         await until(lambda: second.lost == 1)
         assert world.faults == []
         client.close()
+        other.close()
+
+    run(test)
+
+
+def test_a_tick_that_fails_is_reported_and_ends_nothing() -> None:
+    async def test(world: World) -> None:
+        client, protocol = await world.open()
+        world.end_raises = RuntimeError("no tick")
+        client.send(b"x")
+        await until(lambda: bool(world.faults))
+        assert world.faults[0]["exception"] is world.end_raises
+        world.end_raises = None
+        client.send(b"y")
+        await until(lambda: protocol.data == b"xy")
+        client.close()
+
+    run(test)
+
+
+def test_a_connection_for_which_the_set_has_no_room_is_closed() -> None:
+    """The system limits how many descriptors a user has in epoll sets."""
+
+    async def test(world: World) -> None:
+        client, protocol = await world.open()
+        unusable, other = socket.socketpair()
+        descriptor = unusable.detach()
+        # A descriptor that is in the set already is refused in the same way.
+        world.sockets._epoll.register(descriptor, READABLE)
+        world.sockets._add(descriptor, None, Acceptor(world.listening, world.new_protocol))
+        assert len(world.faults) == 1
+        assert len(world.protocols) == 1
+        other.setblocking(False)
+        assert await world.receive(other, 1) == b""
+        client.send(b"x")
+        await until(lambda: protocol.data == b"x")
+        client.close()
+        other.close()
+
+    run(test)
+
+
+# --- the loop -------------------------------------------------------------------------------------
+
+
+def test_a_callback_of_the_loop_is_called_while_sockets_are_always_ready() -> None:
+    """Such a loop stays in its selector as long as it has nothing else to do."""
+
+    async def test(world: World) -> None:
+        client, protocol = await world.open()
+
+        # A socket that is ready whenever it is looked at.
+        def send_again(data: bytes) -> None:
+            client.send(data)
+
+        protocol.data_received = send_again  # type: ignore[method-assign]
+        client.send(b"x")
+        ready: list[str] = []
+
+        def later() -> None:
+            ready.append("later")
+            world.loop.call_soon(ready.append, "soon")
+
+        world.loop.call_later(0.01, later)
+        world.loop.call_soon_threadsafe(ready.append, "thread")
+        await asyncio.sleep(0.03)
+        assert ready == ["thread", "later", "soon"]
+        client.close()
+
+    run(test)
+
+
+def test_what_a_protocol_schedules_is_called_without_another_event() -> None:
+    async def test(world: World) -> None:
+        client, protocol = await world.open()
+        called = asyncio.Event()
+
+        def schedule(data: bytes) -> None:
+            world.loop.call_soon(called.set)
+
+        protocol.data_received = schedule  # type: ignore[method-assign]
+        client.send(b"x")
+        # No timer: nothing else ends the wait of the loop.
+        await called.wait()
+        client.close()
+
+    run(test)
+
+
+def test_other_descriptors_of_the_loop_are_served_too() -> None:
+    async def test(world: World) -> None:
+        one, other = socket.socketpair()
+        for each in (one, other):
+            each.setblocking(False)
+        received: list[bytes] = []
+        world.loop.add_reader(one, lambda: received.append(one.recv(10)))
+        other.send(b"x")
+        await until(lambda: received == [b"x"])
+        world.loop.remove_reader(one)
+        written: list[int] = []
+        world.loop.add_writer(one, lambda: written.append(1))
+        await until(lambda: len(written) > 1)
+        world.loop.remove_writer(one)
+        one.close()
         other.close()
 
     run(test)

@@ -267,9 +267,9 @@ def test_a_broker_whose_log_nobody_reads_serves_on() -> None:
 # --- signals --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("uvloop", [True, False])
-def test_signals_without_a_meaning_are_logged_and_ignored(uvloop: bool) -> None:
-    with Process(uvloop=uvloop) as broker:
+@pytest.mark.parametrize("epoll", [True, False])
+def test_signals_without_a_meaning_are_logged_and_ignored(epoll: bool) -> None:
+    with Process(epoll=epoll) as broker:
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             broker.process.send_signal(number)
             # A thread of its own waits for signals.

@@ -55,7 +55,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("loop", ["asyncio", "broker"])
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_class_13_a_closed_connection_is_freed_without_the_garbage_collector(
     transport: str, loop: str, tmp_path: Path

@@ -70,14 +70,14 @@ class Broker:
         return code
 
 
-def start(*arguments: str, uvloop: bool = True, epoll: bool = HAS_EPOLL) -> "subprocess.Popen[str]":
-    command = [sys.executable, *program(uvloop=uvloop, epoll=epoll), "broker", "--json"]
+def start(*arguments: str, epoll: bool = HAS_EPOLL) -> "subprocess.Popen[str]":
+    command = [sys.executable, *program(epoll=epoll), "broker", "--json"]
     return subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True)
 
 
 @contextmanager
-def broker(*arguments: str, uvloop: bool = True, epoll: bool = HAS_EPOLL) -> Iterator[Broker]:
-    process = start(*arguments, uvloop=uvloop, epoll=epoll)
+def broker(*arguments: str, epoll: bool = HAS_EPOLL) -> Iterator[Broker]:
+    process = start(*arguments, epoll=epoll)
     running = Broker(process)
     try:
         yield running
@@ -117,11 +117,11 @@ def failed(*arguments: str) -> str:
 # --- real clients ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("uvloop", [True, False])
+@pytest.mark.parametrize("epoll", [True, False])
 def test_semel_pub_and_sub_speak_every_transport(
-    files: TlsFiles, tmp_path: Path, uvloop: bool
+    files: TlsFiles, tmp_path: Path, epoll: bool
 ) -> None:
-    with broker(*urls(files, tmp_path), uvloop=uvloop) as running:
+    with broker(*urls(files, tmp_path), epoll=epoll) as running:
         assert list(running.listeners) == ["tcp", "tls", "ws", "wss", "unix"]
         assert running.events[-1]["port"] == running.port("tcp")
         trusted = ["--cafile", str(files / "ca.pem")]

@@ -24,7 +24,7 @@ from semel.broker.network.listener_settings import (
     limits_of,
 )
 from semel.broker.network.peers import Peer, Peers, PeerTransport
-from semel.broker.network.plain_sockets import PlainSockets
+from semel.broker.network.plain_sockets import PlainSockets, StreamProtocol
 from semel.broker.network.stranger_check import check_listener, stranger_problem
 from semel.broker.network.transport_layers import LayersUnusable, TransportLayers
 from semel.broker.network.unix_socket import SocketFileUnusable, UnixSocket
@@ -73,7 +73,7 @@ class Listener:
         self._broker_server = server
         self._layers: TransportLayers | None = None
         self._unix_socket: UnixSocket | None = None
-        # The sockets that accept connections without layers.
+        # The sockets that accept connections, if the loop does not.
         self._plain: list[socket.socket] = []
         self._last_unix_number = 0
 
@@ -118,12 +118,12 @@ class Listener:
         assert self._layers is not None
         plain_sockets = self._broker_server.plain_sockets
         try:
-            if plain_sockets is None or not self._layers.is_empty:
+            if plain_sockets is None:
                 await self.server.start_serving()
             for each in self.server.sockets:
                 same = socket.socket(fileno=os.dup(each.fileno()))
                 same.listen(BACKLOG)
-                if plain_sockets is None or not self._layers.is_empty:
+                if plain_sockets is None:
                     same.close()
                 else:
                     self._accept_plain(plain_sockets, same)
@@ -135,7 +135,7 @@ class Listener:
             # Accepted sockets inherit it. The loop sets it for its own.
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listening.setblocking(False)
-        plain_sockets.listen(listening, self._new_peer)
+        plain_sockets.listen(listening, self._new_plain_protocol)
         self._plain.append(listening)
 
     def close(self) -> None:
@@ -201,6 +201,13 @@ class Listener:
             # It has the methods of asyncio.Protocol, but is compiled and no subclass.
             return cast(asyncio.Protocol, self._new_peer())
         return LayeredProtocol(self._layers.make(), self._broker_server.handshakes, self)
+
+    def _new_plain_protocol(self) -> StreamProtocol:
+        assert self._layers is not None
+        if self._layers.is_empty:
+            return self._new_peer()
+        # A PlainTransport has the methods of asyncio's transports that it calls.
+        return cast(StreamProtocol, self._new_protocol())
 
     def _new_peer(self) -> Peer:
         return Peer(self._broker_server.peers, self)

@@ -9,6 +9,7 @@ all ready sockets. An exception while serving a connection closes it, and is log
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from functools import partial
 from traceback import format_exc
@@ -289,7 +290,7 @@ def peer_info(listener: PeerListener | None, transport: PeerTransport) -> PeerIn
 class Peers:
     """All connections that the core knows, and the ticks in which they are served.
 
-    `clock_offset` is added to the time of the loop. `store_failed` is called if the core could not
+    `clock_offset` is added to the monotonic clock. `store_failed` is called if the core could not
     pass a commit to the store.
     """
 
@@ -349,7 +350,7 @@ class Peers:
         """The time of the clock that all deadlines use."""
         if self._is_reading:
             return self._reading_began
-        return self._clock_offset + self.loop.time()
+        return self._clock_offset + time.monotonic()
 
     # --- ticks ------------------------------------------------------------------------------------
 

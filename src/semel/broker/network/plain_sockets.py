@@ -1,11 +1,14 @@
-"""Sockets without layers, in an epoll set of their own.
+"""The sockets of the broker's listeners, in an epoll set.
 
-The event loop sees one file descriptor, that of the set. Its callback serves all sockets that are
-ready: it accepts, reads each socket once, and lets the owner end the tick, which writes directly to
-the sockets. This costs less processor time and memory per connection than transports of the loop.
+One call serves all sockets that are ready: it accepts, reads each socket once, and lets the owner
+end the tick, which writes directly to the sockets. This costs less processor time and memory per
+connection than transports of the loop.
 
     epoll set ─▶ PlainTransport ─▶ its protocol          what was received
                  PlainTransport ◀─ its protocol          written at once, or when possible
+
+The set is that of the loop, if it is a `BrokerLoop`, whose selector serves the sockets while it
+waits for anything else. Any other loop watches the descriptor of a set of our own.
 
 A `PlainTransport` has the methods of asyncio's transports, and calls those of asyncio's protocols.
 A connection that ends is reported to its protocol by the loop, never while the protocol is called.
@@ -17,6 +20,7 @@ import errno
 import os
 import select
 import socket
+import time
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
@@ -295,6 +299,9 @@ class PlainSockets:
     # Connections whose end has not been reported yet; whether the loop will do that.
     _ended: list[PlainTransport]
     _is_finishing: bool
+    # Whether the loop watches the set; whether the loop has got something to do since `wait` began.
+    _is_nested: Final[bool]
+    _is_interrupted: bool
 
     def __init__(
         self,
@@ -302,7 +309,9 @@ class PlainSockets:
         *,
         begin_reading: Callable[[], None],
         end_reading: Callable[[], None],
+        loop_epoll: int | None = None,
     ) -> None:
+        """`loop_epoll` is the descriptor of the loop's own set, if the loop waits by `wait`."""
         self._loop = loop
         self._begin_reading = begin_reading
         self._end_reading = end_reading
@@ -310,8 +319,12 @@ class PlainSockets:
         self._acceptors = {}
         self._ended = []
         self._is_finishing = False
-        self._epoll = select.epoll()
-        loop.add_reader(self._epoll.fileno(), self.serve_ready)
+        self._is_interrupted = False
+        self._is_nested = loop_epoll is None
+        epoll = select.epoll() if loop_epoll is None else select.epoll.fromfd(os.dup(loop_epoll))
+        self._epoll = epoll
+        if loop_epoll is None:
+            loop.add_reader(epoll.fileno(), self.serve_ready)
 
     def listen(self, listening: socket.socket, new_protocol: Callable[[], StreamProtocol]) -> None:
         """Accept connections of a socket that listens and does not block.
@@ -332,7 +345,8 @@ class PlainSockets:
 
     def close(self) -> None:
         """Close everything, without a report."""
-        self._loop.remove_reader(self._epoll.fileno())
+        if self._is_nested:
+            self._loop.remove_reader(self._epoll.fileno())
         for each in list(self._acceptors.values()):
             self.stop_listening(each.listening)
         for transport in self._transports.values():
@@ -342,27 +356,62 @@ class PlainSockets:
         self._epoll.close()
 
     def serve_ready(self) -> None:
-        """Serve all sockets that are ready. Called by the loop."""
-        self._begin_reading()
-        try:
-            for fd, events in self._epoll.poll(0, READY_SOCKETS):
-                transport = self._transports.get(fd)
-                if transport is None:
-                    self._accept(fd)
-                    continue
-                try:
-                    transport.handle(events)
-                except Exception as problem:
-                    self._report("serving a connection failed: closed", problem)
-                    transport.abort()
-        finally:
-            self._end_reading()
+        """Serve all sockets that are ready. Called by the loop, if the set is not its own."""
+        self._serve(self._epoll.poll(0, READY_SOCKETS))
 
-    def _accept(self, fd: int) -> None:
-        """Accept connections, if this is a socket that listens."""
-        acceptor = self._acceptors.get(fd)
-        if acceptor is None:
-            return
+    def wait(self, timeout: float | None) -> list[tuple[int, int]]:
+        """Wait for other descriptors of the loop's set, and serve sockets meanwhile.
+
+        Returns those that are ready, with their events; none after the timeout or `interrupt`.
+        """
+        self._is_interrupted = False
+        remaining = -1.0 if timeout is None else timeout
+        deadline = 0.0 if timeout is None else time.monotonic() + timeout
+        while True:
+            others = self._serve(self._epoll.poll(remaining, READY_SOCKETS))
+            if others or self._is_interrupted:
+                return others
+            if timeout is not None:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0.0:
+                    return others
+
+    def interrupt(self) -> None:
+        """The loop has something to do, so that `wait` must return soon."""
+        self._is_interrupted = True
+
+    def _serve(self, ready: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Serve these sockets. Returns those that are not ours."""
+        others: list[tuple[int, int]] = []
+        is_reading = False
+        for fd, events in ready:
+            transport = self._transports.get(fd)
+            acceptor = self._acceptors.get(fd) if transport is None else None
+            if transport is None and acceptor is None:
+                others.append((fd, events))
+                continue
+            if not is_reading:
+                is_reading = True
+                self._begin_reading()
+            if transport is None:
+                assert acceptor is not None
+                self._accept(fd, acceptor)
+                continue
+            try:
+                transport.handle(events)
+            except Exception as problem:
+                self._report("serving a connection failed: closed", problem)
+                transport.abort()
+        if is_reading:
+            try:
+                self._end_reading()
+            except Exception as problem:
+                # The wait of a loop must not fail.
+                self._report("the end of a tick failed", problem)
+        return others
+
+    def _accept(self, fd: int, acceptor: Acceptor) -> None:
+        """Accept connections."""
         for _ in range(ACCEPTED_AT_ONCE):
             try:
                 accepted, peer_name = acceptor.listening.accept()
@@ -387,9 +436,15 @@ class PlainSockets:
             self._epoll.register(fd, READABLE)
 
     def _add(self, fd: int, peer_name: object, acceptor: Acceptor) -> None:
+        try:
+            self._epoll.register(fd, READABLE)
+        except OSError as problem:
+            # The user has as many descriptors in epoll sets as the system permits.
+            os.close(fd)
+            self._report("serving a new connection failed: closed", problem)
+            return
         transport = PlainTransport(self, fd, peer_name)
         self._transports[fd] = transport
-        self._epoll.register(fd, READABLE)
         try:
             protocol = acceptor.new_protocol()
             transport.protocol = protocol

@@ -1,4 +1,4 @@
-"""The broker on a network, with uvloop if it is installed, otherwise asyncio.
+"""The broker on a network: its listeners and their sockets, on an event loop.
 
 A thin shell: it moves bytes between sockets and the core, once a tick in each direction, and knows
 nothing about MQTT. An exception while serving a connection closes it, and is logged once.
@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from importlib import import_module
 from typing import Any, Final
 
 from semel.broker.access.configured_authority import ConfiguredAuthority
@@ -101,10 +100,10 @@ class Server:
             authority = open_access([each.name for each in chosen]).authority(LOG.warning)
         self.authority = authority
         self.loop = asyncio.get_running_loop()
-        # Deadlines use the wall clock at the start plus the monotonic clock of the loop, so that
-        # they do not move when the wall clock is set.
+        # Deadlines use the wall clock at the start plus the monotonic clock, so that they do not
+        # move when the wall clock is set.
         now = time.time()
-        clock_offset = now - self.loop.time()
+        clock_offset = now - time.monotonic()
         self.store = Store() if store is None else store
         self.broker = Broker(
             settings,
@@ -143,7 +142,7 @@ class Server:
             proofs=self.proofs,
             store_failed=self._commit_failed,
         )
-        # Serves the sockets without layers; None: the loop does.
+        # Serves the sockets of all listeners; None: the loop does.
         self.plain_sockets: PlainSockets | None = None
         self.sweeper: asyncio.Task[None] | None = None
         # How late the sweeps were, and when the last one was run.
@@ -157,7 +156,9 @@ class Server:
         """
         loop, peers = self.loop, self.peers
         if HAS_EPOLL:
-            self.plain_sockets = PlainSockets(
+            from semel.broker.network.event_loop import open_plain_sockets
+
+            self.plain_sockets = open_plain_sockets(
                 loop, begin_reading=peers.begin_reading, end_reading=peers.end_reading
             )
         if isinstance(self.store, DiskStore):
@@ -188,9 +189,11 @@ class Server:
             listener.close()
 
     def close_sockets(self) -> None:
-        """Close all sockets without layers at once. The core is not told."""
+        """Close all sockets of the listeners at once. The core is not told."""
         if self.plain_sockets is not None:
-            self.plain_sockets.close()
+            from semel.broker.network.event_loop import close_plain_sockets
+
+            close_plain_sockets(self.loop, self.plain_sockets)
             self.plain_sockets = None
 
     async def stop(self) -> None:
@@ -515,7 +518,7 @@ def run(
     load_settings: LoadSettings | None = None,
     administration: Administration | None = None,
 ) -> None:
-    """Run `serve` on uvloop if it is installed, otherwise on asyncio."""
+    """Run `serve` on a loop that serves the sockets itself, or without epoll on that of asyncio."""
     tune_collector()
     serving = serve(
         settings,
@@ -526,9 +529,10 @@ def run(
         load_settings=load_settings,
         administration=administration,
     )
-    try:
-        uvloop = import_module("uvloop")
-    except ImportError:
-        asyncio.run(serving)
+    if HAS_EPOLL:
+        from semel.broker.network.event_loop import BrokerLoop
+
+        with asyncio.Runner(loop_factory=BrokerLoop) as runner:
+            runner.run(serving)
     else:
-        uvloop.run(serving)
+        asyncio.run(serving)
