@@ -66,12 +66,12 @@ def test_the_first_message_to_a_topic_is_plain_and_the_next_ones_are_not(version
         Publish("t", b"x", retain=True),
         Publish("t", b"x", 1, 1, dup=True),
         Publish("u", b"x"),
-        Publish("t", bytes(20_000)),
+        Publish("t", bytes(2_100_000)),
     ],
     ids=["RETAIN", "DUP", "another topic", "very long"],
 )
 def test_what_is_unusual_is_taken_plainly_and_alone(packet: Packet) -> None:
-    world = World()
+    world = World(BrokerSettings(maximum_packet_size=3_000_000))
     reader = world.connect("r", MQTT311)
     reader.subscribe("#", qos=2)
     publisher = world.connect("p", MQTT311)
@@ -210,3 +210,110 @@ def test_what_need_not_wait_is_not_dropped_by_a_bound_of_what_waits(
     waiting = bound.maximum_queued_messages if bound.maximum_queued_bytes > 200 else 0
     assert world.broker.router.dropped == 5 - waiting
     assert len(world.broker.router.sessions["away"].session.backlog) == waiting
+
+
+@pytest.mark.parametrize("size", [127, 128, 16_383, 16_384, 60_000, 1_000_000])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_every_length_up_to_2_mib_is_taken(size: int, qos: int) -> None:
+    world = World(BrokerSettings(maximum_packet_size=2_000_000))
+    reader = world.connect("r", MQTT311)
+    reader.subscribe("t", qos=2)
+    publisher = world.connect("p", MQTT311)
+    publisher.send(Publish("t", b"", qos, 1 if qos else 0))
+    reader.take()
+    # The Remaining Length counts the topic and the identifier, too.
+    payload = bytes(size - 3 - (2 if qos else 0))
+    publisher.send(Publish("t", payload, qos, 2 if qos else 0))
+    assert taken(world) == 1
+    (received,) = [p for p in reader.take() if isinstance(p, Publish)]
+    assert received.payload == payload
+
+
+UNCHANGED = {
+    "content type": Properties(content_type="text/plain"),
+    "response": Properties(response_topic="answers", correlation_data=b"\x00\x01"),
+    "user": Properties(user_properties=[("b", "1"), ("a", "2"), ("b", "1")]),
+    "text": Properties(payload_format_indicator=1),
+    "not text": Properties(payload_format_indicator=0),
+}
+CHANGED = {
+    "expiry": Properties(message_expiry_interval=9),
+    "alias": Properties(topic_alias=1),
+    "long": Properties(user_properties=[("k", "v" * 130)]),
+}
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("name", [*UNCHANGED, *CHANGED])
+def test_properties_that_are_sent_on_unchanged_are_taken(name: str, qos: int) -> None:
+    """[MQTT-3.3.2-4, -15 to -18, -20]; the others belong to a connection or count down."""
+    properties = UNCHANGED.get(name) or CHANGED[name]
+    world = World(BrokerSettings(topic_alias_maximum=5))
+    reader = world.connect("r")
+    reader.subscribe("t", qos=2)
+    older = world.connect("o", MQTT311)
+    older.subscribe("t", qos=2)
+    publisher = world.connect("p")
+    publisher.send(Publish("t", b"", qos, 1 if qos else 0))
+    for each in (reader, older):
+        each.take()
+    packets = [
+        Publish("t", payload, qos, number if qos else 0, properties=properties)
+        for number, payload in enumerate((b"1", b"2"), 2)
+    ]
+    publisher.send(*packets)
+    assert taken(world) == (2 if name in UNCHANGED else 0)
+    received = [p for p in reader.take() if isinstance(p, Publish)]
+    assert [p.payload for p in received] == [b"1", b"2"]
+    if name != "alias":
+        assert [p.properties for p in received] == [properties] * 2
+    plain = [p for p in older.take() if isinstance(p, Publish)]
+    assert [(p.payload, p.properties.present) for p in plain] == [(b"1", 0), (b"2", 0)]
+
+
+@pytest.mark.parametrize(
+    ("section", "payload", "is_legal"),
+    [
+        (b"\x04\x03\x00\x01a", b"x", True),
+        # Content Type twice; ill-formed UTF-8; not all of the section; an unknown property.
+        (b"\x08\x03\x00\x01a\x03\x00\x01a", b"x", False),
+        (b"\x04\x03\x00\x01\xff", b"x", False),
+        (b"\x05\x03\x00\x03a", b"x", False),
+        (b"\x02\x05\x00", b"x", False),
+        # The payload must be UTF-8 if the properties say so [3.3.2.3.2].
+        (b"\x02\x01\x01", "é".encode(), True),
+        (b"\x02\x01\x01", b"\xff", False),
+        (b"\x02\x01\x00", b"\xff", True),
+        (b"\x02\x01\x02", b"x", False),
+        # A wildcard in the Response Topic [MQTT-3.3.2-14].
+        (b"\x04\x08\x00\x01#", b"x", False),
+        (b"\x04\x08\x00\x01a", b"x", True),
+    ],
+)
+@pytest.mark.parametrize("qos", [0, 1])
+def test_properties_that_break_a_rule_are_refused_by_the_plain_path(
+    section: bytes, payload: bytes, is_legal: bool, qos: int
+) -> None:
+    world = World()
+    reader = world.connect("r")
+    reader.subscribe("t", qos=1)
+    publisher = world.connect("p")
+    publisher.send(Publish("t", b"", qos, 1 if qos else 0))
+    reader.take()
+    identifier = b"\x00\x02" if qos else b""
+    body = b"\x00\x01t" + identifier + section + payload
+    publisher.send_bytes(bytes((0x30 | qos << 1, len(body))) + body)
+    assert publisher.is_closed() is not is_legal
+    assert taken(world) == (1 if is_legal else 0)
+    assert len(reader.take()) == (1 if is_legal else 0)
+
+
+def test_properties_count_as_items_of_a_packet() -> None:
+    for items, is_legal in ((16, True), (17, False)):
+        world = World(BrokerSettings(packet_items=16))
+        publisher = world.connect("p")
+        publisher.send(Publish("t"))
+        properties = Properties(user_properties=[("k", "")] * items)
+        publisher.send(Publish("t", properties=properties))
+        assert publisher.is_closed() is not is_legal
+        assert taken(world) == (1 if is_legal else 0)

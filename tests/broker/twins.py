@@ -162,9 +162,13 @@ class Twins:
                     continue
                 peer.open_ids.add(packet_id)
             properties = Properties()
-            if peer.version == MQTT5 and self.random.random() < 0.1:
+            if peer.version == MQTT5 and self.random.random() < 0.3:
                 properties = Properties(
-                    message_expiry_interval=self.random.choice((None, 5)), content_type="text"
+                    message_expiry_interval=self.random.choice((None, None, 5)),
+                    content_type=self.random.choice((None, "text")),
+                    correlation_data=self.random.choice((None, self.random.randbytes(4))),
+                    user_properties=[("k", "v" * self.random.choice((1, 1, 150)))]
+                    * self.random.choice((0, 1, 2)),
                 )
             size = self.random.choice((0, 1, 16, 16, 100, 200))
             packet = Publish(

@@ -12,7 +12,8 @@ from semel.mqtt import (
     received_message,
     rules,
 )
-from semel.mqtt.message import message_properties, without_identifiers
+from semel.mqtt.message import message_properties, unchanged_properties, without_identifiers
+from semel.mqtt.properties import NO_PROPERTIES, encode_properties
 
 
 def test_a_message_becomes_a_publish_with_identifier_and_dup_of_the_session() -> None:
@@ -162,3 +163,19 @@ def test_a_subscriber_gets_the_message_with_its_own_qos_retain_flag_and_identifi
     assert both.properties.subscription_identifiers == (7, 8)
     assert both.properties.content_type == "x"
     assert (both.qos, both.retain, both.expires_at) == (2, True, 9.0)
+
+
+def test_properties_that_a_server_sends_on_unchanged_are_told_from_others() -> None:
+    """[MQTT-3.3.2-4, -15 to -18, -20]"""
+    kept = Properties(content_type="a", user_properties=[("k", "v")])
+    assert unchanged_properties(encode_properties(kept), 10) == kept
+    assert unchanged_properties(b"\x00", 10) == NO_PROPERTIES
+    # One more item than allowed; a property that counts down; bytes after the section.
+    assert unchanged_properties(encode_properties(kept), 1) is None
+    assert (
+        unchanged_properties(encode_properties(Properties(message_expiry_interval=1)), 10) is None
+    )
+    assert unchanged_properties(b"\x00\x00", 10) is None
+    # An unknown property, and one that is not complete.
+    assert unchanged_properties(b"\x02\x05\x00", 10) is None
+    assert unchanged_properties(b"\x03\x03\x00\x01", 10) is None

@@ -2,8 +2,8 @@
 
 It makes no decisions of its own. It processes a PUBLISH if its topic has a `Route`, which the plain
 path has cached, and an acknowledgement if it is the next step of its exchange. Any other packet
-(RETAIN, DUP, properties, an unknown topic, a packet out of order) stays in the decoder, and the
-plain path in `core.py` handles it.
+(RETAIN, DUP, properties that are not sent on unchanged, an unknown topic, a packet out of order)
+stays in the decoder, and the plain path in `core.py` handles it.
 
 Consecutive QoS 0 messages of one topic are a *run*: one slice of the received bytes, which is
 appended to the output of each session. If a session needs other bytes (another version, a
@@ -29,7 +29,12 @@ from semel.broker.turns import (
     HOT_PUBLISH_WORK,
 )
 from semel.mqtt.codec import decode
-from semel.mqtt.message import Message, received_message
+from semel.mqtt.message import (
+    SENT_UNCHANGED,
+    Message,
+    received_message,
+    unchanged_properties,
+)
 from semel.mqtt.ordinary import ordinary_answer, ordinary_publish
 from semel.mqtt.packet_types import (
     DUP_FLAG,
@@ -40,9 +45,11 @@ from semel.mqtt.packet_types import (
     PUBLISH,
     RETAIN_FLAG,
 )
-from semel.mqtt.packets.publish import Publish
+from semel.mqtt.packets.publish import Publish, check_payload
+from semel.mqtt.properties import NO_PROPERTIES, Properties, properties_size
 from semel.mqtt.reasons import NO_MATCHING_SUBSCRIBERS, SUCCESS
 from semel.mqtt.side import CLIENT
+from semel.mqtt.violation import Violation
 
 
 @final
@@ -54,9 +61,10 @@ class Run:
     count: i64
     # Where it must end: copying the bytes up to there to all receivers is the work of one turn.
     limit: i64
-    # The size of the largest packet, and of all payloads.
+    # The size of the largest packet, of all payloads, and of all properties.
     largest: i64
     payload: i64
+    properties: i64
 
     def __init__(self) -> None:
         self.route = None
@@ -65,6 +73,7 @@ class Run:
         self.count = 0
         self.largest = 0
         self.payload = 0
+        self.properties = 0
 
     def clear(self) -> None:
         """Discard a run that an exception may have left."""
@@ -78,11 +87,13 @@ class Run:
         self.count = 0
         self.largest = 0
         self.payload = 0
+        self.properties = 0
 
-    def add(self, size: i64, payload: i64) -> None:
-        """Add a message, given the sizes of its packet and of its payload."""
+    def add(self, size: i64, payload: i64, properties: i64) -> None:
+        """Add a message, given the sizes of its packet, its payload and its properties."""
         self.count += 1
         self.payload += payload
+        self.properties += properties
         if size > self.largest:
             self.largest = size
 
@@ -99,6 +110,7 @@ class PublishParts:
     head: bytes
     tail: bytes
     payload: bytes
+    properties: Properties
 
     def __init__(self) -> None:
         self.qos = 0
@@ -106,6 +118,50 @@ class PublishParts:
         self.head = b""
         self.tail = b""
         self.payload = b""
+        self.properties = NO_PROPERTIES
+
+
+@final
+class UnchangedSection:
+    """The last property section that was accepted, so that equal bytes need no other check."""
+
+    # With the Property Length.
+    data: bytes
+    properties: Properties
+    # As `Message.size` counts it.
+    size: int
+    # Whether its Payload Format Indicator says that the payload is UTF-8.
+    indicates_utf8: bool
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.properties = NO_PROPERTIES
+        self.size = 0
+        self.indicates_utf8 = False
+
+    def accepts(self, data: bytes, maximum_items: int) -> bool:
+        """Whether a server sends all properties of this section on unchanged.
+
+        `maximum_items` must be the same in all calls.
+        """
+        if data != self.data:
+            properties = unchanged_properties(data, maximum_items)
+            if properties is None:
+                return False
+            self.data = data
+            self.properties = properties
+            self.size = properties_size(properties)
+            self.indicates_utf8 = properties.payload_format_indicator == 1
+        return True
+
+
+def is_utf8(payload: bytes) -> bool:
+    """Whether a payload is UTF-8, by the rule for the Payload Format Indicator."""
+    try:
+        check_payload(payload, PUBLISH, None)
+    except Violation:
+        return False
+    return True
 
 
 @final
@@ -121,6 +177,7 @@ class HotPath:
     _counters: Final[BrokerCounters]
     _run: Final[Run]
     _parts: Final[PublishParts]
+    _section: Final[UnchangedSection]
 
     def __init__(self, router: Router, route_cache: int) -> None:
         self.routes = Routes(
@@ -138,10 +195,12 @@ class HotPath:
         self._counters = router.counters
         self._run = Run()
         self._parts = PublishParts()
+        self._section = UnchangedSection()
 
     def learn(self, state: SessionState, packet: Publish) -> None:
         """Cache the route of a message that the plain path has just routed."""
-        if packet.topic_name and not packet.properties.present and not packet.retain:
+        changed = packet.properties.present & ~SENT_UNCHANGED
+        if packet.topic_name and not changed and not packet.retain:
             rights = self._access.rights(state)
             matches = self._router.matches
             self.routes.learn(packet.topic_name, matches, rights=rights, qos=packet.qos)
@@ -155,8 +214,9 @@ class HotPath:
         at: i64 = start
         available: i64 = len(data)
         maximum: i64 = decoder.maximum_packet_size
-        # In 5.0 an ordinary PUBLISH has one byte of Property Length, which is 0.
+        # In 5.0 an ordinary PUBLISH has one byte of Property Length.
         properties: i64 = 1 if connection.exchange.version == MQTT5 else 0
+        section = self._section
         routes = self.routes
         routes.refresh()
         rights = self._access.rights(state)
@@ -182,11 +242,15 @@ class HotPath:
                 break  # DUP, RETAIN, or an invalid QoS
             body: i64 = at + 2
             if length > 127:
-                second: i64 = data[body]
+                last: i64 = data[body]
                 body += 1
-                if second == 0 or second > 127:
-                    break  # not the shortest form, or 16 KiB and more
-                length = length & 127 | second << 7
+                length = length & 127 | (last & 127) << 7
+                if last > 127:
+                    last = data[body]
+                    body += 1
+                    length |= last << 14
+                if last == 0 or last > 127:
+                    break  # not the shortest form, or 2 MiB and more
             end: i64 = body + length
             topic: i64 = body + 2
             if end > available or end - at > maximum or topic > end:
@@ -195,8 +259,20 @@ class HotPath:
             payload: i64 = after_topic + properties
             if qos:
                 payload += 2
-            if payload > end or (properties and data[payload - 1] != 0):
+            if payload > end:
                 break
+            section_size: i64 = 0
+            if properties and data[payload - 1]:
+                section_size = data[payload - 1]
+                after_section = payload + section_size
+                if section_size > 127 or after_section > end:
+                    break
+                whole = data[payload - 1 : after_section]
+                if not section.accepts(whole, decoder.maximum_items):
+                    break
+                payload = after_section
+                if section.indicates_utf8 and not is_utf8(data[payload:end]):
+                    break
             route = routes.find(data[topic:after_topic])
             # Another listener, on which it was published, may allow more levels.
             if route is None or route.levels > levels or not route.allows(rights, qos):
@@ -211,6 +287,7 @@ class HotPath:
                 parts.head = data[at:after_topic]
                 parts.tail = data[after_topic + 2 : end]
                 parts.payload = data[payload:end] if properties else parts.tail
+                parts.properties = section.properties if section_size else NO_PROPERTIES
                 if not self._publish(connection, state, route, now):
                     break
             else:
@@ -221,7 +298,7 @@ class HotPath:
                     if router.work >= turn_work:
                         break
                     run.begin(route, at, share)
-                run.add(end - at, end - payload)
+                run.add(end - at, end - payload, section.size if section_size else 0)
             at = end
             packets += 1
         self._end_run(state, data, at, now)
@@ -257,7 +334,7 @@ class HotPath:
         version = publisher.session.version
         piece = data[run.start : end]
         # The sum of `Message.size`, as the plain path would count it.
-        size = run.count * route.topic_size + run.payload
+        size = run.count * route.topic_size + run.payload + run.properties
         grants = route.grants
         plain: set[str] | None = None
         sent: i64 = 0
@@ -318,7 +395,7 @@ class HotPath:
             return False
         if not ordinary_publish(connection.exchange, CLIENT, qos, packet_id):
             return False
-        message = Message(route.topic_name, parts.payload, qos=qos)
+        message = Message(route.topic_name, parts.payload, qos=qos, properties=parts.properties)
         is_kept = self._gate.keeps_identifier(publisher, qos)
         if route.streams:
             is_kept = True

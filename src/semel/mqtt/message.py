@@ -13,15 +13,32 @@ from mypy_extensions import mypyc_attr
 from semel.mqtt.packet_types import MQTT5, PUBLISH
 from semel.mqtt.packets.publish import Publish, check_payload, check_publish
 from semel.mqtt.properties import (
+    CONTENT_TYPE,
+    CORRELATION_DATA,
     MESSAGE_EXPIRY_INTERVAL,
     NO_PROPERTIES,
+    PAYLOAD_FORMAT_INDICATOR,
+    RESPONSE_TOPIC,
     SUBSCRIPTION_IDENTIFIER,
     TOPIC_ALIAS,
+    USER_PROPERTY,
     Properties,
     PropertyItem,
+    properties_of,
     properties_size,
+    read_section,
 )
-from semel.mqtt.wire import MAXIMUM_FOUR_BYTES, text_size
+from semel.mqtt.violation import Violation
+from semel.mqtt.wire import MAXIMUM_FOUR_BYTES, Reader, text_size
+
+# Properties that a server sends on unchanged [MQTT-3.3.2-4, -15, -16, -17, -20]; a bit for each.
+SENT_UNCHANGED: Final = (
+    1 << PAYLOAD_FORMAT_INDICATOR
+    | 1 << CONTENT_TYPE
+    | 1 << RESPONSE_TOPIC
+    | 1 << CORRELATION_DATA
+    | 1 << USER_PROPERTY
+)
 
 
 @final
@@ -122,6 +139,19 @@ def message_properties(properties: Properties) -> Properties:
     ):
         return properties
     return _without(properties, 1 << TOPIC_ALIAS | 1 << SUBSCRIPTION_IDENTIFIER)
+
+
+def unchanged_properties(section: bytes, maximum_items: int) -> Properties | None:
+    """The properties in a section with its Property Length, if a server sends all on unchanged.
+
+    None if it does not, or if the section breaks a rule or has more than `maximum_items`.
+    """
+    reader = Reader(section, 0, len(section), MQTT5, None, None, maximum_items)
+    try:
+        properties = properties_of(read_section(reader))
+    except Violation:
+        return None
+    return None if reader.left() or properties.present & ~SENT_UNCHANGED else properties
 
 
 def received_message(packet: Publish, topic_name: str, now: float) -> Message:
