@@ -89,11 +89,10 @@ class Run:
         self.payload = 0
         self.properties = 0
 
-    def add(self, size: i64, payload: i64, properties: i64) -> None:
-        """Add a message, given the sizes of its packet, its payload and its properties."""
+    def add(self, size: i64, payload: i64) -> None:
+        """Add a message, given the sizes of its packet and of its payload."""
         self.count += 1
         self.payload += payload
-        self.properties += properties
         if size > self.largest:
             self.largest = size
 
@@ -129,7 +128,7 @@ class UnchangedSection:
     data: bytes
     properties: Properties
     # As `Message.size` counts it.
-    size: int
+    size: i64
     # Whether its Payload Format Indicator says that the payload is UTF-8.
     indicates_utf8: bool
 
@@ -298,7 +297,9 @@ class HotPath:
                     if router.work >= turn_work:
                         break
                     run.begin(route, at, share)
-                run.add(end - at, end - payload, section.size if section_size else 0)
+                run.add(end - at, end - payload)
+                if section_size:
+                    run.properties += section.size
             at = end
             packets += 1
         self._end_run(state, data, at, now)
