@@ -103,7 +103,7 @@ class Builder:
     """Creates both tables from copies of a few files."""
 
     def __init__(self, folder: Path) -> None:
-        from semel.pipeline.files import TableLayout, write_files
+        from semel.pipeline.files import UNIQUE, TableLayout, write_files
 
         self.folder = folder
         self._base = group(RATE * FILES)
@@ -111,7 +111,7 @@ class Builder:
         self._next = 1
         address = str(folder / "made")
         # One batch as tasks write it, and one file as compaction makes it from a hundred batches.
-        self._layout = TableLayout(address, ("date",), is_numbered=True)
+        self._layout = TableLayout(address, ("date",), numbering=UNIQUE)
         self._small = [self._write(write_files, RATE // FILES) for _ in range(FILES)]
         self._merged = self._write(write_files, RATE * 100)
 

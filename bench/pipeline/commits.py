@@ -86,10 +86,10 @@ def write(address: str) -> "list[DataFile]":
     """The files of the first batch, as tasks write them."""
     from pyarrow import compute
 
-    from semel.pipeline.files import TableLayout, write_files
+    from semel.pipeline.files import UNIQUE, TableLayout, write_files
 
     base = group(FILE_ROWS)
-    layout = TableLayout(address, ("date",), is_numbered=True)
+    layout = TableLayout(address, ("date",), numbering=UNIQUE)
     written = []
     for first in range(1, FILES * FILE_ROWS + 1, FILE_ROWS):
         table = numbered(base, first, FILE_ROWS)

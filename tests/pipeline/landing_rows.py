@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import Schema
 
-from semel.pipeline.files import TableLayout, write_files
+from semel.pipeline.files import UNIQUE, TableLayout, write_files
 from semel.pipeline.table import LandingBatch, Table
 from semel.store.segments import table_of
 
@@ -41,7 +41,7 @@ def batch_of_rows(
 ) -> LandingBatch:
     """Files with these rows, and the batch that commits them."""
     rows = rows_of(first, last, day=day, size=size)
-    files = write_files(rows.to_batches(), TableLayout(address, ("date",), is_numbered=True))
+    files = write_files(rows.to_batches(), TableLayout(address, ("date",), numbering=UNIQUE))
     schema = Schema.from_arrow(rows.schema).to_json()
     return LandingBatch(files, schema, ("date",), stream=stream)
 

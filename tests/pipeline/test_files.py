@@ -12,7 +12,7 @@ import pytest
 
 from semel.pipeline import files
 from semel.pipeline.errors import TableError
-from semel.pipeline.files import DataFile, TableLayout, in_utc, write_files
+from semel.pipeline.files import REPEATED, UNIQUE, DataFile, TableLayout, in_utc, write_files
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -221,17 +221,23 @@ def test_numbered_rows_tell_the_runs_of_each_node(
     tmp_path: Path, seqs: list[int], runs: list[tuple[int, int]]
 ) -> None:
     table = pa.table({"node": ["a"] * len(seqs), "seq": seqs})
-    (file,) = written(tmp_path, table, is_numbered=True)
+    (file,) = written(tmp_path, table, numbering=UNIQUE)
     assert file.runs == {"a": runs}
     mixed = pa.concat_tables([table, pa.table({"node": ["b", "b"], "seq": [1, 2]})])
-    (file,) = written(tmp_path, mixed, is_numbered=True)
+    (file,) = written(tmp_path, mixed, numbering=UNIQUE)
     assert file.runs == {"a": runs, "b": [(1, 2)]}
+
+
+def test_rows_whose_numbers_may_repeat_tell_the_first_and_the_last(tmp_path: Path) -> None:
+    table = pa.table({"node": ["a", "b", "a", "a"], "seq": [9, 1, 3, 3]})
+    (file,) = written(tmp_path, table, numbering=REPEATED)
+    assert file.runs == {"a": [(3, 9)], "b": [(1, 1)]}
 
 
 @pytest.mark.parametrize("seqs", [[1, 1], [1, 2, 2, 9], [3, 1, 3]])
 def test_a_number_that_comes_twice_is_refused(tmp_path: Path, seqs: list[int]) -> None:
     with pytest.raises(TableError, match="is duplicated"):
-        written(tmp_path, pa.table({"node": ["a"] * len(seqs), "seq": seqs}), is_numbered=True)
+        written(tmp_path, pa.table({"node": ["a"] * len(seqs), "seq": seqs}), numbering=UNIQUE)
 
 
 @pytest.mark.parametrize(("node", "seq"), [(None, 1), ("a", None)])
@@ -245,4 +251,4 @@ def test_a_row_without_node_or_seq_is_refused(
         }
     )
     with pytest.raises(TableError, match="has no"):
-        written(tmp_path, table, is_numbered=True)
+        written(tmp_path, table, numbering=UNIQUE)

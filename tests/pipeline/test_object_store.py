@@ -26,7 +26,7 @@ from semel.cli import group
 from semel.client import Client
 from semel.pipeline.commit_probe import probe
 from semel.pipeline.errors import PipelineError, TableError, sentence_of
-from semel.pipeline.files import TableLayout, write_files
+from semel.pipeline.files import UNIQUE, TableLayout, write_files
 from semel.pipeline.lake_address import split_address, table_address
 from semel.pipeline.landing import Event, Landing, make_plan
 from semel.pipeline.settings import LandSettings
@@ -355,7 +355,7 @@ def numbered(address: str, node: str, first: int, last: int) -> LandingBatch:
     seqs = list(range(first, last + 1))
     days = [f"d{seq // 10}" for seq in seqs]
     table = pa.table({"node": [node] * len(seqs), "seq": seqs, "day": days})
-    files = write_files(table.to_batches(), TableLayout(address, ("day",), is_numbered=True))
+    files = write_files(table.to_batches(), TableLayout(address, ("day",), numbering=UNIQUE))
     schema = Schema.from_arrow(table.schema).to_json()
     return LandingBatch(
         files, schema, ("day",), stream="all", record=record(**{node: [(1, 1_000)]})

@@ -24,21 +24,25 @@ ROWS = 100
 TIMEOUT_SECONDS = 120.0
 
 
-def spark_example(page: str) -> str:
-    """The Python example of a page that uses Spark, of which there is one."""
+def spark_example(page: str, about: str = "") -> str:
+    """The Python example of a page that uses Spark, and has these words, of which there is one."""
     text = (HOME / page).read_text("utf-8")
     examples: list[str] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    (example,) = (each for each in examples if "semel_delta" in each or "spark." in each)
+    (example,) = (
+        each for each in examples if ("semel_delta" in each or "spark." in each) and about in each
+    )
     return example
 
 
-def run_example(page: str, names: dict[str, Any], **replaced: Path | str) -> dict[str, Any]:
+def run_example(
+    page: str, names: dict[str, Any], *, about: str = "", **replaced: Path | str
+) -> dict[str, Any]:
     """Run the example of a page with the names it needs; returns these and those it assigns.
 
     A keyword is the first part of a path in the example: it is replaced wherever a string begins
     with it, and must be there.
     """
-    example = spark_example(page)
+    example = spark_example(page, about)
     for first, path in replaced.items():
         example, count = re.subn(rf'"{first.replace("_", "-")}(?=["/])', f'"{path}', example)
         assert count, first
@@ -85,12 +89,34 @@ def test_the_example_of_delta_md_writes_a_batch_and_a_stream(
     run_example(
         "docs/data/delta.md",
         names,
+        about="totals",
         checkpoints=tmp_path / "checkpoints",
         lake=tmp_path / "lake",
     )
     stop_queries(spark)
     twice = sorted([*range(1, ROWS + 1)] * 2)
     assert seqs(tmp_path / "lake" / "totals") == twice
+
+
+def test_the_second_example_of_delta_md_makes_rows_of_lists(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    for first, topic in ((1, "plant/{line}/temp"), (11, "plant/{line}/state")):
+        root = tmp_path / "data" / "streams"
+        write_messages(root, "all", "n1", first, 10, topic=topic, payload="[{seq}, 0.5]")
+    run_example(
+        "docs/data/delta.md",
+        {"spark": spark},
+        about="readings",
+        semel_data=tmp_path / "data",
+        checkpoints=tmp_path / "checkpoints",
+        lake=tmp_path / "lake",
+    )
+    stop_queries(spark)
+    table = DeltaTable(tmp_path / "lake" / "readings").to_pyarrow_table().to_pylist()
+    found = sorted((row["seq"], row["part"], row["value"]) for row in table)
+    expected = [(seq, part, [float(seq), 0.5][part]) for seq in range(1, 11) for part in (0, 1)]
+    assert found == expected
 
 
 def test_the_example_of_landing_md_lands_each_message_once(

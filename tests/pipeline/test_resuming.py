@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from semel.pipeline.checkpoint import committed_offset
 from semel.pipeline.errors import DataLoss, TableError
 from semel.pipeline.files import Run
-from semel.pipeline.resuming import check_resumable, committed_offset
+from semel.pipeline.resuming import check_resumable
 from semel.pipeline.table import Table
 from tests.pipeline.test_table import land, record
 

@@ -20,7 +20,7 @@ from deltalake.table import TableAlterer
 
 from semel.pipeline.app_transactions import position_id, query_id
 from semel.pipeline.errors import DataLoss, TableError
-from semel.pipeline.files import DataFile, Run, TableLayout, write_files
+from semel.pipeline.files import UNIQUE, DataFile, Run, TableLayout, write_files
 from semel.pipeline.stream_record import StreamRecord
 from semel.pipeline.table import CommitOutcome, LandingBatch, Table
 
@@ -47,7 +47,7 @@ def numbered(folder: Path, *ranges: Range, task_rows: int = 1_000) -> list[DataF
             seqs = list(range(start, min(start + task_rows, last + 1)))
             days = [f"d{seq // 10}" for seq in seqs]
             table = pa.table({"node": [node] * len(seqs), "seq": seqs, "day": days})
-            layout = TableLayout(str(folder), ("day",), is_numbered=True)
+            layout = TableLayout(str(folder), ("day",), numbering=UNIQUE)
             found += write_files(table.to_batches(), layout)
     return found
 

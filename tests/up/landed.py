@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import Schema
 
-from semel.pipeline.files import TableLayout, write_files
+from semel.pipeline.files import UNIQUE, TableLayout, write_files
 from semel.pipeline.lake_address import table_address
 from semel.pipeline.table import LandingBatch, Table
 from semel.store.reading import NodeRecord
@@ -32,6 +32,6 @@ def land_rows(
 ) -> None:
     """Land rows of a stream that begin with its first, or follow those that are there."""
     address = table_address(str(lake), table)
-    files = write_files(rows.to_batches(), TableLayout(address, PARTITION, is_numbered=True))
+    files = write_files(rows.to_batches(), TableLayout(address, PARTITION, numbering=UNIQUE))
     schema = Schema.from_arrow(rows.schema).to_json()
     Table(address).commit(LandingBatch(files, schema, PARTITION, stream=stream))

@@ -55,6 +55,12 @@ HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 # First and last seq of consecutive rows, inclusive.
 Run = tuple[int, int]
 
+# How rows with columns `node` and `seq` are numbered: each seq once; or any number of times.
+UNIQUE: Final = "unique"
+REPEATED: Final = "repeated"
+# What to do if a query has left messages out, or has made several rows of one.
+ASK_COVERAGE: Final = "a query that filters or explodes messages needs option coverage=offsets"
+
 
 @dataclass(frozen=True)
 class DataFile:
@@ -68,7 +74,8 @@ class DataFile:
     statistics: str
     # In milliseconds.
     modified: int
-    # Its rows of each node, ascending, if rows are numbered.
+    # Its rows of each node, ascending, if rows are numbered. If numbers may be repeated: first and
+    # last.
     runs: dict[str, list[Run]]
     # The host that wrote it.
     host: str = ""
@@ -81,8 +88,8 @@ class TableLayout:
     # The address of the table, as the user gave it.
     address: str
     partition_by: tuple[str, ...] = ()
-    # Whether rows have columns `node` and `seq`, which the commit checks.
-    is_numbered: bool = False
+    # How rows are numbered by `node` and `seq`, which the commit checks; None: they are not.
+    numbering: str | None = None
     # The folder, relative to the table, for rows of one partition that lack its columns.
     folder: str = ""
 
@@ -198,7 +205,7 @@ def _write(
         # Not escaped: some readers do not support all escapes of JSON.
         statistics=json.dumps(statistics_of(footer, table), ensure_ascii=False),
         modified=time.time_ns() // 1_000_000,
-        runs=runs_of(table) if layout.is_numbered else {},
+        runs={} if layout.numbering is None else runs_of(table, layout.numbering),
         host=socket.gethostname(),
     )
 
@@ -254,10 +261,11 @@ def open_parquet_writer(
         raise
 
 
-def runs_of(table: pa.Table) -> dict[str, list[Run]]:
+def runs_of(table: pa.Table, numbering: str = UNIQUE) -> dict[str, list[Run]]:
     """The seqs of each node as runs. Raises TableError for a missing or a duplicate seq.
 
-    Rows of a record are in order and form one run, unless a program has shuffled them.
+    Rows of a record are in order and form one run, unless a program has shuffled them. If numbers
+    may be repeated, a node has one run, from its first to its last seq.
     """
     if table.column("node").null_count or table.column("seq").null_count:
         raise TableError("a row has no node or no seq: rows of a stream have both")
@@ -266,12 +274,18 @@ def runs_of(table: pa.Table) -> dict[str, list[Run]]:
     for node in nodes:
         rows = table if len(nodes) == 1 else table.filter(pc.equal(table.column("node"), node))
         seqs = rows.column("seq").combine_chunks()
+        if numbering == REPEATED:
+            bounds = pc.min_max(seqs).as_py()
+            found[node] = [(bounds["min"], bounds["max"])]
+            continue
         steps = pc.pairwise_diff(seqs).slice(1)
         if not pc.all(pc.equal(steps, 1), min_count=0).as_py():
             seqs = seqs.take(pc.sort_indices(seqs))
             steps = pc.pairwise_diff(seqs).slice(1)
             if pc.any(pc.equal(steps, 0)).as_py():
-                raise TableError(f"a row of node {node} is duplicated; nothing was committed")
+                raise TableError(
+                    f"a row of node {node} is duplicated; nothing was committed; {ASK_COVERAGE}"
+                )
         breaks = pc.indices_nonzero(pc.not_equal(steps, 1)).to_pylist()
         starts = [0, *(each + 1 for each in breaks)]
         ends = [*breaks, len(seqs) - 1]

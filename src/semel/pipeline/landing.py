@@ -34,6 +34,7 @@ from semel.pipeline.lake_address import (
     table_address,
 )
 from semel.pipeline.maintenance_process import Maintenance, Policy, describe
+from semel.pipeline.offsets import positions_of
 from semel.pipeline.settings import LandSettings
 from semel.pipeline.stream_check import check_landed, check_recorded
 from semel.store.landing_notes import write_landing_note
@@ -599,7 +600,7 @@ def _behind(source: dict[str, Any]) -> int | None:
 
 def _offset(text: Any) -> dict[str, int] | None:
     found = json.loads(text) if isinstance(text, str) else text
-    return found if isinstance(found, dict) else None
+    return positions_of(found) if isinstance(found, dict) else None
 
 
 def _age(newest: int) -> float:

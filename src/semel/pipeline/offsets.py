@@ -12,6 +12,9 @@ query continue after the loss.
 A node whose record does not begin with row 1 (earlier rows were deleted, or had another node name)
 first enters an offset with the seq before its first row, and is read by the next batch. From then
 on the offset says where it began, even if more rows are deleted.
+
+A query that is told to begin elsewhere keeps that in its offsets: `<node>/began` is the seq before
+the first row that it read of a node. Spark does not store the offset at which a query begins.
 """
 
 import logging
@@ -27,6 +30,8 @@ from semel.store.segment_names import Range
 from semel.store.segments import LISTINGS
 
 Offset = dict[str, int]
+# Behind the name of a node, which has no slash, in the keys of an offset.
+BEGAN: Final = "/began"
 # The first row of an extent that was received at or after a time, or None.
 Since = Callable[["NodeExtent", int], int | None]
 
@@ -162,6 +167,29 @@ class Losses:
         if sentence not in self._reported:
             self._reported.add(sentence)
             _LOG.warning("%s; the query continues, because failOnDataLoss is false", sentence)
+
+
+def positions_of(offset: Mapping[str, int]) -> Offset:
+    """How far each node is done, without where it began."""
+    return {key: seq for key, seq in offset.items() if not key.endswith(BEGAN)}
+
+
+def began_after(offset: Mapping[str, int], node: str) -> int:
+    """The seq before the first row that a query read of a node."""
+    return offset.get(f"{node}{BEGAN}", 0)
+
+
+def with_beginnings(positions: Mapping[str, int], start: Mapping[str, int] | None = None) -> Offset:
+    """An offset with these positions that keeps where the nodes of an earlier one, `start`, began.
+
+    Without `start` it is the first offset of a query: this is where they begin. The keys are
+    sorted, because Spark compares offsets as texts.
+    """
+    if start is None:
+        began = {f"{node}{BEGAN}": seq for node, seq in positions.items() if seq}
+    else:
+        began = {key: seq for key, seq in start.items() if key.endswith(BEGAN)}
+    return dict(sorted({**positions, **began}.items()))
 
 
 # --- where to start and to end --------------------------------------------------------------------

@@ -3,57 +3,20 @@
 A commit compares each batch with the table, but there is no commit until there are rows to land.
 Until then a table that was deleted or restored from a backup seems to be up to date, because the
 checkpoint says that everything has landed. So both are compared at the start.
-
-Spark writes the end offset of a batch to `offsets/<batch>` before the batch begins, and writes
-`commits/<batch>` when it is done. A batch that is not done is repeated.
 """
 
-import json
 import logging
 from pathlib import Path
 from typing import Final
 
 from semel.pipeline.app_transactions import positions_in, stream_id
+from semel.pipeline.checkpoint import committed_offset
 from semel.pipeline.errors import DataLoss
-from semel.pipeline.offsets import Offset
 from semel.pipeline.stream_record import StreamRecord, runs_label
 from semel.pipeline.table import Table
 from semel.store.reading import row_label
 
 LOGGER: Final = logging.getLogger("semel.pipeline")
-
-
-def committed_offset(checkpoint: Path) -> Offset | None:
-    """The offset up to which a checkpoint says that rows have landed.
-
-    None if nothing has landed, or if the checkpoint cannot be read, which Spark will report.
-    """
-    planned = _batches(checkpoint / "offsets")
-    if not planned:
-        return None
-    last = planned[-1]
-    if last not in _batches(checkpoint / "commits"):
-        last -= 1
-    return _offset(checkpoint / "offsets" / str(last))
-
-
-def _batches(folder: Path) -> list[int]:
-    try:
-        names = [each.name for each in folder.iterdir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
-
-
-def _offset(file: Path) -> Offset | None:
-    """The offset in the last line of a file in `offsets`; a landing has one source."""
-    try:
-        found = json.loads(file.read_text("utf-8").splitlines()[-1])
-    except (OSError, ValueError, IndexError):
-        return None
-    if not isinstance(found, dict) or not all(isinstance(each, int) for each in found.values()):
-        return None
-    return found
 
 
 def check_resumable(

@@ -22,14 +22,18 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from semel.pipeline.checkpoint import spans_of_batch
 from semel.pipeline.errors import OptionError
 from semel.pipeline.lake_address import checkpoint_folder
-from semel.pipeline.sink_options import SinkOptions, parse_sink_options
+from semel.pipeline.sink_options import OFFSETS, SinkOptions, parse_sink_options
 from semel.pipeline.source_columns import without_table_options
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
 
+    from semel.pipeline.coverage import Span
     from semel.pipeline.files import DataFile
     from semel.pipeline.table import LandingBatch
 
@@ -92,6 +96,10 @@ class BatchWriter(DataSourceArrowWriter):
         self.schema = without_table_options(schema).json()
         self.overwrite = overwrite
         check_columns(self.options, schema, overwrite=overwrite)
+        if self.options.coverage == OFFSETS:
+            raise OptionError(
+                "option coverage=offsets is for streams: a batch write has no offsets"
+            )
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
         return write_rows(self.options, iterator)
@@ -124,6 +132,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
                     f"checkpointLocation {self.options.checkpoint} is not a local folder, so its ID"
                     " cannot be read: give option appId with a unique name"
                 )
+        if self.options.coverage == OFFSETS and self._checkpoint is None:
+            raise OptionError(
+                "option coverage=offsets reads the offsets of the query: give option"
+                " checkpointLocation on the query itself, as a local folder"
+            )
+
+    @property
+    def _checkpoint(self) -> "Path | None":
+        checkpoint = self.options.checkpoint
+        return None if checkpoint is None else checkpoint_folder(checkpoint)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
         return write_rows(self.options, iterator)
@@ -140,8 +158,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
             self.overwrite,
             query=query_of(self.options),
             number=batchId,
+            covers=self._covered(batchId),
         )
         commit(batch, self.options)
+
+    def _covered(self, batch: int) -> "dict[str, Span] | None":
+        """What a batch covers, if its rows do not say so."""
+        if self.options.coverage != OFFSETS:
+            return None
+        assert self._checkpoint is not None
+        return spans_of_batch(self._checkpoint, batch)
 
     def abort(
         self,
@@ -200,9 +226,12 @@ def foreign_type(kind: "DataType") -> str | None:
 def write_rows(options: SinkOptions, batches: "Iterator[pa.RecordBatch]") -> Written:
     """Write the rows of one task."""
     # Here and below: pyarrow and deltalake are slow to import, and planning needs neither.
-    from semel.pipeline.files import TableLayout, write_files
+    from semel.pipeline.files import REPEATED, UNIQUE, TableLayout, write_files
 
-    layout = TableLayout(options.path, options.partition_by, is_numbered=options.stream is not None)
+    numbering = None
+    if options.stream is not None:
+        numbering = REPEATED if options.coverage == OFFSETS else UNIQUE
+    layout = TableLayout(options.path, options.partition_by, numbering=numbering)
     return Written(write_files(batches, layout))
 
 
@@ -214,6 +243,7 @@ def batch_of(
     *,
     query: str | None = None,
     number: int | None = None,
+    covers: "dict[str, Span] | None" = None,
 ) -> "LandingBatch":
     """The batch that the tasks have written, for the commit."""
     from semel.pipeline.stream_record import StreamRecord
@@ -230,6 +260,7 @@ def batch_of(
         query=query,
         number=number,
         stream=options.stream,
+        covers=covers,
         record=record,
         may_skip=not options.fail_on_data_loss,
         may_add_columns=options.merge_schema,
@@ -241,7 +272,7 @@ def commit(batch: "LandingBatch", options: SinkOptions) -> None:
     """Commit a batch, unless it is committed already."""
     from semel.pipeline.table import cached_table
 
-    if batch.files or batch.overwrite:
+    if batch.files or batch.overwrite or batch.covers:
         cached_table(options.path).commit(batch)
 
 

@@ -20,7 +20,12 @@ KNOWN: Final = (
     "stream",
     "root",
     "failOnDataLoss",
+    "coverage",
 )
+# What a batch of a stream covers: the rows that it brings, each once and without a gap; or what the
+# offsets of its query say, whatever rows it brings.
+ROWS: Final = "rows"
+OFFSETS: Final = "offsets"
 # Options that Spark itself adds to a streaming query, or uses.
 SPARKS: Final = ("queryname", "outputmode", "triggerinterval")
 
@@ -39,6 +44,8 @@ class SinkOptions:
     # The root of the stream: a commit looks up there where the record of a new node begins.
     root: str | None = field(repr=False)
     fail_on_data_loss: bool
+    # ROWS or OFFSETS.
+    coverage: str
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
@@ -69,6 +76,11 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         problem = stream_name_problem(stream)
         if problem is not None:
             raise OptionError(f"option stream: {stream!r} {problem}")
+    coverage = values.get("coverage", ROWS).strip().lower()
+    if coverage not in (ROWS, OFFSETS):
+        raise OptionError(f"option coverage is {coverage!r}, but must be {ROWS} or {OFFSETS}")
+    if coverage == OFFSETS and stream is None:
+        raise OptionError("option coverage is for the rows of a stream: give option stream too")
     partition_by = tuple(filter(None, map(str.strip, values.get("partitionBy", "").split(","))))
     if len(set(partition_by)) < len(partition_by):
         raise OptionError(f"partitionBy names a column twice: {', '.join(partition_by)}")
@@ -81,6 +93,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         stream=stream,
         root=root,
         fail_on_data_loss=boolean(values, "failOnDataLoss", True),
+        coverage=coverage,
     )
 
 

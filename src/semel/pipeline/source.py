@@ -45,7 +45,9 @@ from semel.pipeline.offsets import (
     list_all_extents,
     list_extents,
     next_offset,
+    positions_of,
     spans_of,
+    with_beginnings,
 )
 from semel.pipeline.source_columns import check_columns, ddl_of, table_options, table_schema
 from semel.pipeline.source_filters import (
@@ -424,15 +426,18 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             extents = stream.list_extents()
             if extents and not self._options.is_live:
                 check_is_record(stream.root, stream.name, extents)
-            return first_offset(self._options.start, extents, stream.since, stream.losses)
+            start = first_offset(self._options.start, extents, stream.since, stream.losses)
+            return with_beginnings(start)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         with root_errors():
             stream = self._open()
-            extents = self._seen = stream.list_extents(start)
+            done = positions_of(start)
+            extents = self._seen = stream.list_extents(done)
             self._latest = {node: extent.last for node, extent in extents.items()}
             rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-            return next_offset(start, extents, rows, stream.losses, self._target)
+            end = next_offset(done, extents, rows, stream.losses, self._target)
+            return with_beginnings(end, start)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.max_rows is None:
@@ -448,6 +453,7 @@ class MqttStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._latest
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        start, end = positions_of(start), positions_of(end)
         moved = [node for node, last in end.items() if last > start.get(node, 0)]
         if not moved:
             return []

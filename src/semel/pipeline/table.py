@@ -18,7 +18,7 @@ delta-rs does not call fsync: a commit counts when its log entry is on disk (`de
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count, pairwise
@@ -39,11 +39,21 @@ from semel.pipeline.app_transactions import (
     stream_id,
 )
 from semel.pipeline.commit_probe import probe
+from semel.pipeline.coverage import TAKE, Decision, Span, decide
 from semel.pipeline.delta_errors import one_line, table_errors
 from semel.pipeline.delta_fsync import entry_fingerprint, fsync_commit
 from semel.pipeline.delta_log import COMMIT_MARKER, DeltaLog, find_empty_entry, find_rollback
 from semel.pipeline.errors import DataLoss, TableError
-from semel.pipeline.files import DataFile, Run, TableFolder, TableLayout, write_files
+from semel.pipeline.files import (
+    ASK_COVERAGE,
+    REPEATED,
+    UNIQUE,
+    DataFile,
+    Run,
+    TableFolder,
+    TableLayout,
+    write_files,
+)
 from semel.pipeline.lake_address import local_folder, split_address
 from semel.pipeline.stream_record import StreamRecord, runs_label
 from semel.store.reading import row_label
@@ -96,6 +106,9 @@ class LandingBatch:
     number: int | None = None
     # The stream whose rows these are; their seq decides what is new.
     stream: str | None = None
+    # The rows of the record that the batch covers on each node, whatever rows it brings for them;
+    # None: exactly the rows that it brings, each once.
+    covers: Mapping[str, Span] | None = None
     # The record that they come from, if known: where a node begins, and which store numbered it.
     record: StreamRecord | None = None
     # Whether a gap is allowed where the record lacks the rows as well.
@@ -257,8 +270,7 @@ class Table:
         table = self.load()
         if table is None:
             # A new table can only take rows from the beginning of the record.
-            for node, (first, _) in sorted(self._spans(batch).items()):
-                self._check_follows(batch, node, None, first)
+            self._decide(batch, self._spans(batch), {})
             self.create(schema, batch.partition_by, batch.stream)
             table = self.load()
             assert table is not None
@@ -448,32 +460,56 @@ class Table:
             return (batch.files, transactions) if batch.files or batch.overwrite else None
         spans = self._spans(batch)
         landed = positions_in(table, batch.stream, spans)
+        decision = self._decide(batch, spans, landed)
         owners = {} if batch.record is None else batch.record.owners(spans)
-        for node, (first, last) in sorted(spans.items()):
-            at = landed.get(node)
-            self._check_follows(batch, node, at, first)
-            self._check_owner(table, batch.stream, node, owners.get(node, []), at)
-            if at is None or last > at:
+        for node in sorted(spans):
+            self._check_owner(table, batch.stream, node, owners.get(node, []), landed.get(node))
+            if node in decision.positions:
+                last = decision.positions[node]
                 transactions.append(Transaction(position_id(batch.stream, node), last))
                 for owner in owners.get(node, [])[:1]:
                     number = owner_number(owner)
                     transactions.append(Transaction(owner_id(batch.stream, node), number))
-        files = [new for each in batch.files for new in self._new_part(each, landed)]
-        return (files, transactions) if files else None
+        files = batch.files
+        if decision.verdict != TAKE:
+            numbering = UNIQUE if batch.covers is None else REPEATED
+            files = [
+                new
+                for each in batch.files
+                for new in self._new_part(each, decision.landed, numbering)
+            ]
+        return (files, transactions) if decision.positions else None
 
     def _spans(self, batch: LandingBatch) -> dict[str, Run]:
-        """First and last seq of each node. Raises an error for duplicate or missing rows."""
+        """First and last seq that the batch covers of each node.
+
+        Raises an error for duplicate or missing rows, or for rows that it does not cover.
+        """
         runs: dict[str, list[Run]] = {}
         for file in batch.files:
             for node, found in file.runs.items():
                 runs.setdefault(node, []).extend(found)
+        if batch.covers is not None:
+            for node, found in runs.items():
+                first, last = batch.covers.get(node, (1, 0))
+                for each in found:
+                    if each[0] < first or each[1] > last:
+                        raise TableError(
+                            f"{self.shown}: stream {batch.stream}, node {node}: the batch brings"
+                            f" {row_label(*each)}, but its query has read"
+                            f" {row_label(first, last) if last else 'none of this node'}; nothing"
+                            " was committed"
+                        )
+            return dict(batch.covers)
         spans = {}
         for node, found in runs.items():
             found.sort()
             for (_, before), (after, _) in pairwise(found):
                 which = f"{self.shown}: stream {batch.stream}, node {node}"
                 if after <= before:
-                    raise TableError(f"{which}: row {after} is duplicated; nothing was committed")
+                    raise TableError(
+                        f"{which}: row {after} is duplicated; nothing was committed; {ASK_COVERAGE}"
+                    )
                 if after > before + 1:
                     gap = row_label(before + 1, after - 1)
                     self._check_may_lack(
@@ -481,26 +517,32 @@ class Table:
                         node,
                         (before + 1, after - 1),
                         f"{which}: {gap} are missing, although later rows exist; nothing was"
-                        " committed",
+                        f" committed; {ASK_COVERAGE}",
                     )
             spans[node] = (found[0][0], found[-1][1])
         return spans
 
-    def _check_follows(
-        self, batch: LandingBatch, node: str, landed: int | None, first: int
-    ) -> None:
-        """Raise DataLoss if the batch would leave a gap."""
-        expected = self._beginning(batch, node, first) if landed is None else landed + 1
-        if first <= expected:
-            return
-        self._check_may_lack(
-            batch,
-            node,
-            (expected, first - 1),
-            f"{self.shown} lacks {row_label(expected, first - 1)} of stream {batch.stream}, node"
-            f" {node}, and this batch begins after them: the table and the checkpoint do not belong"
-            " together; remove the checkpoint, and landing continues from what the table has",
-        )
+    def _decide(
+        self, batch: LandingBatch, spans: Mapping[str, Run], landed: Mapping[str, int]
+    ) -> Decision:
+        """What the table makes of the batch. Raises DataLoss if it would leave a gap."""
+        beginnings = {
+            node: self._beginning(batch, node, first)
+            for node, (first, _) in spans.items()
+            if node not in landed
+        }
+        decision = decide(landed, spans, beginnings)
+        for node, gap in decision.gaps.items():
+            self._check_may_lack(
+                batch,
+                node,
+                gap,
+                f"{self.shown} lacks {row_label(*gap)} of stream {batch.stream}, node"
+                f" {node}, and this batch begins after them: the table and the checkpoint do not"
+                " belong together; remove the checkpoint, and landing continues from what the"
+                " table has",
+            )
+        return decision
 
     def _beginning(self, batch: LandingBatch, node: str, first: int) -> int:
         """The first row of a node that has not landed yet."""
@@ -553,9 +595,11 @@ class Table:
             " land in another table"
         )
 
-    def _new_part(self, file: DataFile, landed: dict[str, int]) -> list[DataFile]:
+    def _new_part(
+        self, file: DataFile, landed: Mapping[str, int], numbering: str
+    ) -> list[DataFile]:
         """The rows of a file that have not landed: the file, nothing, or a new file."""
-        at = {node: landed.get(node, 0) for node in file.runs}
+        at = {node: landed[node] for node in file.runs}
         if all(runs[0][0] > at[node] for node, runs in file.runs.items()):
             return [file]
         if all(runs[-1][1] <= at[node] for node, runs in file.runs.items()):
@@ -565,7 +609,8 @@ class Table:
         for node, seq in at.items():
             new = pc.and_(pc.equal(rows.column("node"), node), pc.greater(rows.column("seq"), seq))
             mask = new if mask is None else pc.or_(mask, new)
-        layout = TableLayout(self.address, is_numbered=True, folder=file.path.rpartition("/")[0])
+        folder = file.path.rpartition("/")[0]
+        layout = TableLayout(self.address, numbering=numbering, folder=folder)
         rest = write_files(rows.filter(mask).to_batches(), layout)
         return [replace(each, partition=file.partition) for each in rest]
 
