@@ -1,5 +1,5 @@
-"""`python -m bench [WORD]`: codec, imports, broker, transports, rights, fairness, store, client,
-pipeline, soak or churn.
+"""`python -m bench [WORD]`: codec, imports, paths, broker, transports, rights, fairness, store,
+client, pipeline, soak or churn.
 
 Without a word it measures everything except the pipeline, which starts Spark, the soak and the
 churn. A missed target is printed but does not change the exit code, because timing depends on the
@@ -22,6 +22,7 @@ from bench.broker.churn import churn
 from bench.broker.contenders import BEFORE_VARIABLE, MOSQUITTO, parse_contenders, version_of
 from bench.broker.fairness import AttackResult, fairness_lines, fairness_targets, measure_fairness
 from bench.broker.measure import Measured, measure_broker
+from bench.broker.paths import PathTimes, as_json, measure_paths, path_lines
 from bench.broker.report import busy_machine_warning, file_limit_warning, losses, table, targets
 from bench.broker.scenarios import parse_scenarios, parse_versions
 from bench.broker.soak import soak
@@ -44,6 +45,7 @@ from bench.timing import import_milliseconds
 WORDS: Final = (
     "codec",
     "imports",
+    "paths",
     "broker",
     "transports",
     "rights",
@@ -248,6 +250,10 @@ def main() -> int:
                 f"import semel.mqtt takes less than {IMPORT_TARGET:.0f} ms: {ours:.1f} ms",
             )
         )
+    paths: list[PathTimes] = []
+    if options.what in (None, "paths"):
+        paths = measure_paths(rounds)
+        report["paths"] = as_json(paths)
     if options.what in (None, "broker"):
         cells = measure_broker(broker_rounds, options.version, options.only, options.contenders)
         report["broker"] = [cell.as_json() for cell in cells]
@@ -300,6 +306,8 @@ def main() -> int:
     for module, milliseconds in report.get("import_milliseconds", {}).items():
         print(f"import {module}: {milliseconds:.1f} ms")
     print()
+    if paths:
+        print("\n".join(path_lines(paths)))
     if cells:
         warnings = [busy_machine_warning(cells), file_limit_warning(cells)]
         print("\n".join([*table(cells), "", losses(cells), *filter(None, warnings), ""]))

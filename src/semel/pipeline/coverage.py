@@ -25,7 +25,7 @@ REFUSE: Final = "refuse"
 
 
 @dataclass(frozen=True)
-class Decision:
+class BatchDecision:
     """Whether a batch is committed, and which part of it."""
 
     # TAKE, TRIM or REFUSE.
@@ -41,7 +41,7 @@ class Decision:
 
 def decide(
     positions: Mapping[str, int], spans: Mapping[str, Span], beginnings: Mapping[str, int]
-) -> Decision:
+) -> BatchDecision:
     """Compare the spans of a batch with the positions of a table.
 
     `beginnings` has the first row of the record for each node that the table does not know.
@@ -60,4 +60,4 @@ def decide(
             verdict = TRIM
         if at is None or last > at:
             advanced[node] = last
-    return Decision(REFUSE if gaps else verdict, landed, advanced, gaps)
+    return BatchDecision(REFUSE if gaps else verdict, landed, advanced, gaps)

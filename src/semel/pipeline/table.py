@@ -39,7 +39,7 @@ from semel.pipeline.app_transactions import (
     stream_id,
 )
 from semel.pipeline.commit_probe import probe
-from semel.pipeline.coverage import TAKE, Decision, Span, decide
+from semel.pipeline.coverage import TAKE, BatchDecision, Span, decide
 from semel.pipeline.delta_errors import one_line, table_errors
 from semel.pipeline.delta_fsync import entry_fingerprint, fsync_commit
 from semel.pipeline.delta_log import COMMIT_MARKER, DeltaLog, find_empty_entry, find_rollback
@@ -524,7 +524,7 @@ class Table:
 
     def _decide(
         self, batch: LandingBatch, spans: Mapping[str, Run], landed: Mapping[str, int]
-    ) -> Decision:
+    ) -> BatchDecision:
         """What the table makes of the batch. Raises DataLoss if it would leave a gap."""
         beginnings = {
             node: self._beginning(batch, node, first)
