@@ -609,3 +609,56 @@ def test_rows_land_from_tables_too(tmp_path: Path) -> None:
     land_rows(kept.lake, rows)
     assert ask(kept.sql(), "select count(*) as n from messages_now") == [{"n": 2}]
     kept.close()
+
+
+# --- payloads as text and JSON --------------------------------------------------------------------
+
+PAYLOADS = {
+    1: b'{"value": 3, "unit": "C"}',
+    2: b"\xff\x00",
+    3: b"21.5",
+    4: "späte".encode(),
+    5: b"",
+    6: b'{"value": ',
+    7: b'[{"value": null}]',
+    8: b'{"a":' * 50_000,
+}
+EXPECTED = {
+    1: (True, "3"),
+    2: (False, None),
+    3: (True, None),
+    4: (True, None),
+    5: (True, None),
+    6: (True, None),
+    7: (True, None),
+    8: (True, None),
+}
+
+
+def test_payloads_are_text_and_json_where_they_are_that(tmp_path: Path) -> None:
+    """One binary row harms nobody."""
+    rows = pa.table({"seq": list(PAYLOADS), "payload": list(PAYLOADS.values())})
+    write_deltalake(tmp_path / "raw", rows)
+    query = "select seq, text is not null as is_text, json->>'value' as value from raw order by seq"
+    found = ask(LakeSql(str(tmp_path)), query)
+    assert {row["seq"]: (row["is_text"], row["value"]) for row in found} == EXPECTED
+    (row,) = ask(LakeSql(str(tmp_path)), "select text, json::text as json from raw where seq = 3")
+    assert row == {"text": "21.5", "json": "21.5"}
+    (row,) = ask(LakeSql(str(tmp_path)), "select seq from raw where json->>'unit' = 'C'")
+    assert row == {"seq": 1}
+
+
+def test_own_columns_of_a_table_stay_what_they_are(tmp_path: Path) -> None:
+    """Neither does a payload that is no bytes get another form."""
+    own = pa.table({"payload": [b"1"], "TEXT": [7], "Json": ["own"]})
+    write_deltalake(tmp_path / "own", own)
+    assert ask(LakeSql(str(tmp_path)), "select text, json from own") == [{"TEXT": 7, "Json": "own"}]
+    write_deltalake(tmp_path / "words", pa.table({"payload": ["words"]}))
+    assert ask(LakeSql(str(tmp_path)), "select * from words") == [{"payload": "words"}]
+
+
+def test_rows_that_have_not_landed_have_the_same_columns(kept: Kept) -> None:
+    query = "select landed, count(*) as n, count(text) as texts from messages_now group by 1"
+    found = ask(kept.sql(), query)
+    assert {row["landed"] for row in found} == {True, False}
+    assert all(row["n"] == row["texts"] for row in found)

@@ -11,6 +11,10 @@ in which a stream is landed has two more views, if the record of the stream is k
     messages_not_landed    the rows of the record that have not
     messages_now           both, with a column `landed`
 
+Each of them has two columns beside the bytes of a payload, unless the table has columns of these
+names: `text`, the payload as UTF-8, and `json`, the same as JSON. They are null where the payload
+is not that. DuckDB computes them only if the query needs them.
+
 Each (node, seq) is in `messages_now` once, while messages are recorded, sealed, merged and landed.
 One version V of the table decides: its log has, for each node, the last seq P whose row is in V.
 These are read in this order:
@@ -83,6 +87,11 @@ NOT_LANDED: Final = "_not_landed"
 NOW: Final = "_now"
 LANDED: Final = "landed"
 
+PAYLOAD: Final = "payload"
+# Columns that a view has beside the payload: `TRY` makes an error null.
+_AS_UTF8: Final = "TRY(decode(payload))"
+COMPUTED: Final = {"text": _AS_UTF8, "json": f"TRY_CAST({_AS_UTF8} AS JSON)"}
+
 # Queries about the catalog, which open every table.
 _CATALOG: Final = re.compile(
     r"\b(show|information_schema|duckdb_\w+|pg_catalog|pg_\w+|sqlite_master|pragma)\b", re.I
@@ -91,7 +100,10 @@ _CATALOG: Final = re.compile(
 _QUOTED_QUERY: Final = re.compile(r"LINE \d+: ")
 _INDENT: Final = re.compile(r"^\t+")
 _UNKNOWN: Final = re.compile(r"Table with name (.+?) does not exist", re.DOTALL)
-_READING: Final = re.compile(r"reading the stream registered as '(.*?)' failed: (.*)", re.DOTALL)
+# A view with computed columns has no name there.
+_READING: Final = re.compile(
+    r"reading the (?:stream registered as '(.*?)'|Arrow source) failed: (.*)", re.DOTALL
+)
 # Arrow drops the zone of the first, and converts the others to bytes.
 _AS_TEXT: Final = frozenset(["time with time zone", "bit", "bignum"])
 _TEXT: Final = "VARCHAR"
@@ -177,6 +189,8 @@ class LakeSql:
             self._clean()
             raise
         self._opened: dict[str, DeltaTable] = {}
+        # By view: the columns that are computed of its payload.
+        self._computed: dict[str, list[str]] = {}
         # Why a table or view is not available, by its folded name (`_folded`).
         self._left_out: dict[str, Exception] = {}
 
@@ -336,7 +350,16 @@ class LakeSql:
     def _register_table(self, table: str) -> None:
         opened = self._open(table)
         with table_errors(table_address(self._lake, table)):
-            self._connection.register(table, dataset_of(opened))
+            self._create_view(table, dataset_of(opened))
+
+    def _create_view(self, name: str, rows: Any) -> None:
+        """Create a view of an Arrow dataset, with the columns that are computed of its payload."""
+        computed = self._computed[name] = _computed_columns(rows.schema)
+        if computed:
+            columns = "".join(f", {COMPUTED[each]} AS {_quoted(each)}" for each in computed)
+            self._connection.from_arrow(rows).project(f"*{columns}").create_view(name)
+        else:
+            self._connection.register(name, rows)
 
     # --- rows that have not landed ----------------------------------------------------------------
 
@@ -364,7 +387,7 @@ class LakeSql:
         rows = dataset.FileSystemDataset(fragments, schema(), dataset.ParquetFileFormat())
         if opened is None:
             self.notes.append(f"nothing has landed in {self._shown_address(table)} yet")
-        self._connection.register(f"{table}{NOT_LANDED}", rows)
+        self._create_view(f"{table}{NOT_LANDED}", rows)
 
     def _read_positions(
         self, opened: "DeltaTable | None", stream: str
@@ -428,7 +451,9 @@ class LakeSql:
             own = [field.name for field in self._opened[table].schema().fields]
             if LANDED in map(_folded, own):
                 raise SqlError(f"there is no {table}{NOW}: {table} has a column {LANDED} itself")
-        chosen = ", ".join(_quoted(name) for name in own if name in (*schema().names, "date"))
+        names = [name for name in own if name in (*schema().names, "date")]
+        names += self._computed[table if table in self._opened else table + NOT_LANDED]
+        chosen = ", ".join(map(_quoted, names))
         text = f"SELECT {chosen}, false AS landed FROM ({new})"
         if table in self._opened:
             text = f"SELECT *, true AS landed FROM {_quoted(table)} UNION ALL BY NAME {text}"
@@ -510,9 +535,10 @@ class LakeSql:
         reading = _READING.search(str(problem))
         if reading is not None:
             why = one_line(OSError(reading[2].partition(". Detail: Python exception")[0]))
+            unnamed = [view for view, computed in self._computed.items() if computed]
             return SqlError(
-                f"{reading[1]}: a file cannot be read: {why}; if files were merged or deleted "
-                "meanwhile, run the query again"
+                f"{reading[1] or ' or '.join(unnamed)}: a file cannot be read: {why}; if files were"
+                " merged or deleted meanwhile, run the query again"
             )
         unknown = _UNKNOWN.search(str(problem))
         if unknown is None:
@@ -592,6 +618,16 @@ def _is_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _computed_columns(rows: Any) -> list[str]:
+    """The names of the columns that a view of rows with this Arrow schema gets."""
+    names = list(map(_folded, rows.names))
+    if names.count(PAYLOAD) != 1 or PAYLOAD not in rows.names:
+        return []
+    if str(rows.field(PAYLOAD).type) not in ("binary", "large_binary", "binary_view"):
+        return []
+    return [each for each in COMPUTED if each not in names]
 
 
 def _quoted(name: str) -> str:
