@@ -104,7 +104,7 @@ def test_a_running_stream_takes_what_is_added_merged_and_new(
         query.processAllAvailable()
         assert sorted(landing.rows) == rows("n1", 11, 41) + rows("n2", 1, 30)
         progress = query.lastProgress
-        assert progress["sources"][0]["endOffset"] == '{"n1": 41, "n2": 30}'
+        assert progress["sources"][0]["endOffset"] == '{"n1": 41, "n1/began": 10, "n2": 30}'
     finally:
         query.stop()
 
@@ -180,7 +180,6 @@ def test_a_batch_read_is_right_with_filters_pushed_and_not(
         "topic like 'plant/line3%' and received >= '2026-03-01T12:00:00.050Z' and seq < 290 "
         "and user_name is not null and not (qos = 2) and length(payload) > 3"
     )
-    # It is off by default, and a session that has it off can read all the same.
     before = {name: str(spark.conf.get(name)) for name in (PUSHDOWN, ZONE)}
     answers = []
     try:
@@ -189,10 +188,6 @@ def test_a_batch_read_is_right_with_filters_pushed_and_not(
             spark.conf.set(ZONE, zone)
             chosen = frame().where(condition).select("node", "seq").orderBy("node", "seq")
             answers.append([tuple(row) for row in chosen.collect()])
-            plan = frame().where(condition)._jdf.queryExecution().optimizedPlan().toString()
-            # What is taken is not applied again.
-            assert ("StartsWith(topic" in plan) == (pushed == "false")
-            assert "length(payload" in plan
     finally:
         for name, value in before.items():
             spark.conf.set(name, value)
@@ -205,6 +200,28 @@ def test_a_batch_read_is_right_with_filters_pushed_and_not(
         and row["user_name"] is not None
         and row["qos"] != 2
     ]
+
+
+@pytest.mark.parametrize("pushed", ["false", "true"])
+def test_the_filter_of_one_query_is_not_that_of_the_next(
+    spark: "SparkSession", tmp_path: Path, pushed: str
+) -> None:
+    """Spark 4.3 plans a DataFrame once, with the first filters that a Python source takes."""
+    write_messages(tmp_path, STREAM, "n1", 1, 100)
+    before = str(spark.conf.get(PUSHDOWN))
+    spark.conf.set(PUSHDOWN, pushed)
+    try:
+        frame = spark.read.format("mqtt").load(str(tmp_path))
+        counts = [frame.where(each).count() for each in ("seq > 90", "true", "seq < 5", "true")]
+        assert counts == [10, 100, 4, 100]
+        assert frame.where("seq > 90").union(frame.where("seq <= 90")).count() == 100
+        frame.createOrReplaceTempView("counted")
+        query = (
+            "select (select count(*) from counted where seq > 90), (select count(*) from counted)"
+        )
+        assert tuple(spark.sql(query).collect()[0]) == (10, 100)
+    finally:
+        spark.conf.set(PUSHDOWN, before)
 
 
 def batch_sizes(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
@@ -355,20 +372,16 @@ def test_a_password_is_in_no_plan_and_no_error(
 def test_the_examples_of_the_page_on_spark_run(spark: "SparkSession", tmp_path: Path) -> None:
     page = Path(__file__).resolve().parents[2] / "docs" / "data" / "spark.md"
     examples = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
-    assert len(examples) == 5
+    assert len(examples) == 4
     noon = 20_000
     # Row 20,000 is received at 12:00:00.
     write_messages(
         tmp_path / "data" / "streams", STREAM, "n1", 1, 30_000, start=START - noon * MILLISECOND
     )
-    before = spark.conf.get(PUSHDOWN)
     names: dict[str, Any] = {}
-    try:
-        for example in examples:
-            # A session that is there has a working folder of its own.
-            exec(example.replace('"data/', f'"{tmp_path}/data/'), names)
-    finally:
-        spark.conf.set(PUSHDOWN, str(before))
+    for example in examples:
+        # A session that is there has a working folder of its own.
+        exec(example.replace('"data/', f'"{tmp_path}/data/'), names)
     assert names["spark"] is spark
     assert names["query"].exception() is None
     assert names["morning"].count() == noon - 1

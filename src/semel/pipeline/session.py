@@ -59,8 +59,6 @@ _ALWAYS: Final = {
     # Instead, partitions of `format("mqtt")` are limited in bytes (source_partitions).
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1024",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
-    # Batch reads of `format("mqtt")` skip rows that a filter excludes.
-    "spark.sql.python.filterPushdown.enabled": "true",
 }
 # For any other master Spark prints a Java stack to stderr.
 _MASTER: Final = re.compile(

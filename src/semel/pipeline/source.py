@@ -13,7 +13,7 @@ copies that Spark sends to tasks have none of this, and no options of a live bro
 copy of the source that goes with them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -50,14 +50,6 @@ from semel.pipeline.offsets import (
     with_beginnings,
 )
 from semel.pipeline.source_columns import check_columns, ddl_of, table_options, table_schema
-from semel.pipeline.source_filters import (
-    Condition,
-    RowSelection,
-    condition_of,
-    keep,
-    node_may_hold,
-    seqs_that_may_hold,
-)
 from semel.pipeline.source_options import (
     SourceOptions,
     has_root,
@@ -226,25 +218,21 @@ def read_partition(
     options: SourceOptions,
     schema: StructType,
     partition: InputPartition,
-    conditions: tuple[Condition, ...] = (),
 ) -> Iterator[Any]:
     """The rows of a partition as record batches with Spark's schema."""
     if not isinstance(partition, SegmentPartition):
         return  # Spark's own partition for an empty batch
     columns = check_columns(schema, options.columns)
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
-    read_options = ReadOptions(
-        columns, BATCH_ROWS, RowSelection(conditions) if conditions else None
-    )
+    read_options = ReadOptions(columns, BATCH_ROWS)
     with root_errors():
         root = open_root(options.root)
         losses = Losses(partition.stream, root.address, fail=options.fail_on_data_loss)
         for rows in partition.rows:
             for table in read_rows(root, partition.stream, rows, read_options, losses):
-                kept = keep(table, conditions) if conditions else table
-                if not kept.schema.equals(arrow_schema):
-                    kept = kept.cast(arrow_schema)
-                yield from kept.to_batches()
+                if not table.schema.equals(arrow_schema):
+                    table = table.cast(arrow_schema)
+                yield from table.to_batches()
 
 
 class _SourceStream:
@@ -320,25 +308,12 @@ class _SourceStream:
 # --- batches --------------------------------------------------------------------------------------
 
 
-class _PushFilters:
-    """`pushFilters` of a reader, for sessions with and without filter pushdown.
-
-    Spark refuses a reader that overrides this method unless spark.sql.python.filterPushdown.enabled
-    is true, which is not the default. Without pushdown Spark applies all filters itself, and the
-    result is the same. So `__func__` makes Spark believe that the method is not overridden.
-    """
-
-    __func__ = staticmethod(DataSourceReader.pushFilters)
-
-    def __init__(self, push: Callable[[list[Any]], list[Any]]) -> None:
-        self._push = push
-
-    def __call__(self, filters: list[Any]) -> list[Any]:
-        return self._push(filters)
-
-
 class MqttBatchReader(DataSourceReader):
-    """Reads a stream once, from one point to another."""
+    """Reads a stream once, from one point to another.
+
+    It takes no filters: Spark 4.3 keeps the partitions that were planned with the filters of one
+    query, and uses them for all other queries of the same DataFrame or view.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         for value, name in ((options.is_live, "url"), (options.max_rows, "maxRowsPerBatch")):
@@ -347,17 +322,6 @@ class MqttBatchReader(DataSourceReader):
         check_columns(schema, options.columns)
         self._options = options
         self._schema = schema
-        self._conditions: tuple[Condition, ...] = ()
-
-    @property
-    def pushFilters(self) -> Any:  # noqa: N802
-        """Spark calls this with filters; it returns those that Spark has to apply itself."""
-        return _PushFilters(self._take)
-
-    def _take(self, filters: list[Any]) -> list[Any]:
-        found = [(given, condition_of(given)) for given in filters]
-        self._conditions = tuple(each for _, each in found if each is not None)
-        return [given for given, each in found if each is None]
 
     def partitions(self) -> list[InputPartition]:
         with root_errors():
@@ -368,16 +332,11 @@ class MqttBatchReader(DataSourceReader):
             check_is_record(stream.root, stream.name, extents)
             start = first_offset(self._options.start, extents, stream.since, stream.losses)
             end = last_offset(self._options.end, extents, stream.since)
-            low, high = seqs_that_may_hold(self._conditions)
-            spans = {
-                node: (max(start.get(node, 0) + 1, low), min(end[node], high))
-                for node in end
-                if node_may_hold(node, self._conditions)
-            }
+            spans = {node: (start.get(node, 0) + 1, last) for node, last in end.items()}
             return list(stream.partitions(extents, spans))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_partition(self._options, self._schema, partition, self._conditions)
+        return read_partition(self._options, self._schema, partition)
 
 
 # --- streams --------------------------------------------------------------------------------------

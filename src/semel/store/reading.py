@@ -13,7 +13,7 @@ a row that is in neither is missing: `NodeRecord.tables` returns each row once, 
 MissingRows. It holds one batch of rows in memory at a time.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,14 +48,11 @@ _ROWS: Final = f"{SELECT_RECORDS} WHERE stream_id = ? AND seq BETWEEN ? AND ? OR
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Which columns and row groups to read, and how many rows at a time."""
+    """Which columns to read, and how many rows at a time."""
 
     # In any order; None: all columns.
     columns: tuple[str, ...] | None = None
     batch_rows: int = BATCH_ROWS
-    # Called with a segment's metadata and the index of a row group. False skips the row group; its
-    # rows count as read.
-    row_group_filter: Callable[[Any, int], bool] | None = None
     # Ranges of segments that recently held the rows, ascending. They are tried before the folder is
     # listed.
     hinted_segments: tuple[Range, ...] = ()
@@ -457,8 +454,7 @@ class NodeRecord:
                 for through, table in self._pieces(at, last, options, hints):
                     at = through + 1
                     attempts = 0
-                    if table is not None:
-                        yield table
+                    yield table
             except OSError as problem:
                 # The segment was deleted after the listing: list again to find the segment that has
                 # its rows now. Arrow also raises OSError for a damaged page.
@@ -474,7 +470,7 @@ class NodeRecord:
     ) -> Iterator[tuple[int, Any]]:
         """Rows from `first` on, from one batch of the store or from one segment.
 
-        Yields (last seq, table); the table is None if `row_group_filter` excluded the rows.
+        Yields (last seq, table).
         """
         if self._store is not None:
             rows = self._store.rows(self._id, first, last)
@@ -502,10 +498,6 @@ class NodeRecord:
             begins, ends = group_range(metadata, group)
             if ends < first or begins > last:
                 continue
-            if options.row_group_filter is not None:
-                if not options.row_group_filter(metadata, group):
-                    yield min(ends, last), None
-                    continue
             batches = opened.iter_batches(
                 batch_size=options.batch_rows,
                 row_groups=[group],
