@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from semel.lab.testing import TestBroker
 from tests.pipeline.made import write_messages
@@ -89,13 +90,24 @@ def test_the_example_of_delta_md_writes_a_batch_and_a_stream(
     run_example(
         "docs/data/delta.md",
         names,
-        about="totals",
+        about="frame.write",
         checkpoints=tmp_path / "checkpoints",
         lake=tmp_path / "lake",
     )
     stop_queries(spark)
     twice = sorted([*range(1, ROWS + 1)] * 2)
     assert seqs(tmp_path / "lake" / "totals") == twice
+
+
+def test_the_third_example_of_delta_md_reads_tables(spark: "SparkSession", tmp_path: Path) -> None:
+    rows = pa.table({"id": [1, 2, 3]})
+    write_deltalake(tmp_path / "lake" / "totals", rows)
+    names = run_example(
+        "docs/data/delta.md", {"spark": spark}, about="read_table", lake=tmp_path / "lake"
+    )
+    assert names["totals"].count() == 3
+    assert spark.sql("select count(*) from totals").collect()[0][0] == 3
+    assert names["new_rows"].isStreaming
 
 
 def test_the_second_example_of_delta_md_makes_rows_of_lists(

@@ -31,6 +31,11 @@ COMMIT_MARKER: Final = "semel.rows"
 RESTORE: Final = "RESTORE"
 
 
+def unquoted_path(path: str) -> str:
+    """The path of a file on disk, from its path in the log."""
+    return unquote(path)
+
+
 def log_entry(version: int) -> str:
     """The file name of a commit's log entry."""
     return f"{version:020}.json"
@@ -47,6 +52,8 @@ class LogEntry:
     added: tuple[dict[str, Any], ...]
     # The paths of the files that were removed.
     removed: tuple[str, ...]
+    # Whether rows were deleted or changed, and not only rewritten or added.
+    changes_rows: bool
     # App transactions: name and number.
     transactions: dict[str, int]
 
@@ -66,7 +73,7 @@ class LogEntry:
     @property
     def added_paths(self) -> list[str]:
         """The files that were added, as they are named on disk."""
-        return [unquote(each["path"]) for each in self.added]
+        return [unquoted_path(each["path"]) for each in self.added]
 
     @property
     def rows_landed(self) -> int:
@@ -91,6 +98,7 @@ def parse_entry(text: str, version: int) -> LogEntry:
     commit_info: dict[str, Any] = {}
     added, removed = [], []
     transactions = {}
+    changes_rows = False
     for line in text.splitlines():
         if not line.strip():
             continue
@@ -102,12 +110,13 @@ def parse_entry(text: str, version: int) -> LogEntry:
                     raise TypeError
                 added.append(action["add"])
             if action.get("remove") is not None:
-                removed.append(unquote(action["remove"]["path"]))
+                removed.append(unquoted_path(action["remove"]["path"]))
+                changes_rows |= bool(action["remove"].get("dataChange", True))
             if action.get("txn") is not None:
                 transactions[str(action["txn"]["appId"])] = int(action["txn"]["version"])
         except (AttributeError, KeyError, TypeError) as problem:
             raise ValueError(f"it is not a Delta action: {line[:80]}") from problem
-    return LogEntry(version, commit_info, tuple(added), tuple(removed), transactions)
+    return LogEntry(version, commit_info, tuple(added), tuple(removed), changes_rows, transactions)
 
 
 class DeltaLog:

@@ -27,6 +27,7 @@ from semel.pipeline.errors import OptionError
 from semel.pipeline.lake_address import checkpoint_folder
 from semel.pipeline.sink_options import OFFSETS, SinkOptions, parse_sink_options
 from semel.pipeline.source_columns import without_table_options
+from semel.pipeline.table_options import parse_table_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from semel.pipeline.coverage import Span
     from semel.pipeline.files import DataFile
     from semel.pipeline.table import LandingBatch
+    from semel.pipeline.table_reading import TableBatchReader, TableStreamReader
 
 # The types of Delta, as Spark names them.
 TYPES: Final = frozenset(
@@ -76,10 +78,21 @@ class DeltaSink(DataSource):
     def name(cls) -> str:
         return "semel_delta"
 
-    def schema(self) -> str:
-        raise OptionError(
-            "semel_delta only writes: read the table with `semel sql`, delta-rs, DuckDB or Polars"
-        )
+    def schema(self) -> "StructType":
+        # Here and below: reading needs nothing of this module, and imports deltalake.
+        from semel.pipeline.table_reading import open_version, schema_of
+
+        return schema_of(open_version(parse_table_options(self.options)))
+
+    def reader(self, schema: "StructType") -> "TableBatchReader":
+        from semel.pipeline.table_reading import TableBatchReader
+
+        return TableBatchReader(parse_table_options(self.options), schema)
+
+    def streamReader(self, schema: "StructType") -> "TableStreamReader":  # noqa: N802
+        from semel.pipeline.table_reading import TableStreamReader
+
+        return TableStreamReader(parse_table_options(self.options), schema)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "BatchWriter":
         return BatchWriter(self.options, schema, overwrite=overwrite)

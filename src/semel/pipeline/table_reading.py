@@ -1,0 +1,329 @@
+"""`format("semel_delta")` for reading: Delta tables in Spark without Delta's Java libraries.
+
+    driver       the files of a version, or those that later versions added ─▶ partitions of files
+    executors    read(partition) ─▶ record batches, with the columns of the table's schema
+
+A batch read is one version of the table. It takes no filters of Spark, for the reason that
+`MqttBatchReader` gives. `native_table` has Spark's own reader read a local table, which does.
+
+A streaming query reads the table as it is first, and then the rows that each version appends. Its
+offset is `{"version": v}`: everything up to v is done. A batch is a function of its offsets,
+because a version never changes. A version that deletes or changes rows is refused, because rows
+that were read cannot be taken back; one that only rewrites files, such as a compaction, has no new
+rows.
+
+Everything runs through delta-rs and pyarrow: Spark itself opens no file.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from semel.pipeline.errors import DataLoss, OptionError, TableError
+from semel.pipeline.table_options import TableOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+# Bytes of files that one task reads, about; a larger file has a task of its own.
+PARTITION_BYTES: Final = 64 * 1024 * 1024
+BATCH_ROWS: Final = 16_384
+# The offset before the first version: the whole table is to be read.
+NOTHING: Final = -1
+
+TableOffset = dict[str, int]
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A file of a table, and its values of the partition columns."""
+
+    path: str
+    size: int
+    partition: dict[str, Any]
+
+
+class FilesPartition(InputPartition):
+    """Files that one task reads."""
+
+    def __init__(self, files: Sequence[TableFile]) -> None:
+        super().__init__(tuple(files))
+        self.files = tuple(files)
+
+
+# --- the table, on the driver ---------------------------------------------------------------------
+
+
+def open_version(options: TableOptions, version: int | None = None) -> "DeltaTable":
+    """The table as of a version, or as the options say. Raises TableError and OptionError."""
+    from deltalake import DeltaTable
+
+    from semel.pipeline.delta_errors import table_errors
+    from semel.pipeline.lake_address import split_address
+
+    uri, storage = split_address(options.path)
+    asked = options.version if version is None else version
+    with table_errors(options.path):
+        table = DeltaTable(uri, storage_options=storage or None)
+        if asked is not None and asked > table.version():
+            raise OptionError(f"version {asked}: the last one is {table.version()}")
+        if asked is not None and asked != table.version():
+            table.load_as_version(asked)
+        elif version is None and options.timestamp is not None:
+            table.load_as_version(options.timestamp)
+        # It selects no file, and checks that delta-rs supports the reader features of the table.
+        table.to_pyarrow_dataset(file_pruning_predicate="1 = 0")
+    return table
+
+
+def schema_of(table: "DeltaTable") -> StructType:
+    """The schema of a table for Spark."""
+    found: StructType = StructType.fromJson(json.loads(table.schema().to_json()))
+    return found
+
+
+def live_files(table: "DeltaTable") -> list[TableFile]:
+    """The files of a version."""
+    import pyarrow as pa
+
+    from semel.pipeline.delta_log import unquoted_path
+
+    rows = pa.table(table.get_add_actions(flatten=True))
+    names = table.metadata().partition_columns
+    columns = {name: rows.column(name).to_pylist() for name in rows.column_names}
+    found = []
+    for at, path in enumerate(columns["path"]):
+        partition = {name: columns[f"partition.{name}"][at] for name in names}
+        found.append(TableFile(unquoted_path(path), columns["size_bytes"][at] or 0, partition))
+    return found
+
+
+def partitions_of(files: Sequence[TableFile]) -> list[InputPartition]:
+    """Partitions of about `PARTITION_BYTES`."""
+    found: list[InputPartition] = []
+    gathered: list[TableFile] = []
+    size = 0
+    for file in files:
+        if gathered and size + file.size > PARTITION_BYTES:
+            found.append(FilesPartition(gathered))
+            gathered, size = [], 0
+        gathered.append(file)
+        size += file.size
+    if gathered:
+        found.append(FilesPartition(gathered))
+    return found
+
+
+# --- reading, on the executors --------------------------------------------------------------------
+
+
+def read_files(
+    options: TableOptions, schema: StructType, partition: InputPartition
+) -> "Iterator[pa.RecordBatch]":
+    """The rows of files, as record batches of Spark's schema. Raises TableError."""
+    if not isinstance(partition, FilesPartition):
+        return  # Spark's own partition for an empty batch
+    import pyarrow as pa
+
+    from semel.pipeline.delta_errors import one_line
+    from semel.pipeline.files import TableFolder
+    from semel.store.roots import without_secrets
+
+    folder = TableFolder(options.path)
+    target = to_arrow_schema(schema, timezone="UTC")
+    for file in partition.files:
+        try:
+            with folder.open_parquet(file.path) as opened:
+                there = set(opened.schema_arrow.names)
+                columns = [name for name in target.names if name in there]
+                for batch in opened.iter_batches(BATCH_ROWS, columns=columns):
+                    yield _complete(batch, file.partition, target)
+        except (OSError, pa.ArrowException) as problem:
+            shown = without_secrets(options.path)
+            raise TableError(
+                f"{file.path} of {shown} cannot be read: {one_line(problem)}"
+            ) from None
+
+
+def _complete(
+    batch: "pa.RecordBatch", partition: Mapping[str, Any], target: "pa.Schema"
+) -> "pa.RecordBatch":
+    """The rows with all columns: from the file, from the partition, or null."""
+    import pyarrow as pa
+
+    columns = []
+    for field in target:
+        if field.name in partition:
+            value = pa.scalar(partition[field.name], field.type)
+            column = pa.repeat(value, batch.num_rows)
+        elif field.name in batch.schema.names:
+            column = batch.column(field.name)
+            if not column.type.equals(field.type):
+                # Times may have another unit; other types differ in the names of inner fields.
+                column = column.cast(field.type, safe=not pa.types.is_timestamp(field.type))
+        else:
+            column = pa.nulls(batch.num_rows, field.type)
+        columns.append(column)
+    # Nullability of a file says nothing about that of the table.
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def check_schema(schema: StructType, table: StructType) -> None:
+    """Raise OptionError if a schema given by the user is not part of the table's."""
+    known = {field.name: field.dataType for field in table.fields}
+    for field in schema.fields:
+        if field.name not in known:
+            raise OptionError(f"the table has no column {field.name}")
+        if field.dataType != known[field.name]:
+            raise OptionError(
+                f"column {field.name} is {known[field.name].simpleString()} in the table, not"
+                f" {field.dataType.simpleString()}"
+            )
+
+
+class TableBatchReader(DataSourceReader):
+    """Reads one version of a table."""
+
+    def __init__(self, options: TableOptions, schema: StructType) -> None:
+        options.check_batch()
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        table = open_version(self._options)
+        check_schema(self._schema, schema_of(table))
+        return partitions_of(live_files(table))
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        return read_files(self._options, self._schema, partition)
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the rows of a table, and then those that are appended to it."""
+
+    def __init__(self, options: TableOptions, schema: StructType) -> None:
+        options.check_stream()
+        self._options = options
+        self._schema = schema
+        self._target: int | None = None
+
+    def initialOffset(self) -> TableOffset:  # noqa: N802
+        table = open_version(self._options)
+        check_schema(self._schema, schema_of(table))
+        if self._options.starts_at_latest:
+            return {"version": table.version()}
+        start = self._options.starting_version
+        if start is None:
+            return {"version": NOTHING}
+        if start > table.version() + 1:
+            raise OptionError(f"startingVersion {start}: the last one is {table.version()}")
+        return {"version": start - 1}
+
+    def latestOffset(self, start: TableOffset, limit: ReadLimit) -> TableOffset:  # noqa: N802
+        last = open_version(self._options).version()
+        if last < start["version"]:
+            raise TableError(
+                f"{self._options.shown}: this query has read version {start['version']}, but the"
+                f" last one is {last}: the table was deleted and created again; give the query a"
+                " new checkpoint"
+            )
+        if self._target is not None:
+            last = min(last, self._target)
+        if start["version"] != NOTHING and self._options.versions_per_batch is not None:
+            last = min(last, start["version"] + self._options.versions_per_batch)
+        return {"version": max(last, start["version"])}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = open_version(self._options).version()
+
+    def partitions(self, start: TableOffset, end: TableOffset) -> list[InputPartition]:
+        first, last = start["version"] + 1, end["version"]
+        if first > last:
+            return []
+        if start["version"] == NOTHING and self._options.starting_version is None:
+            return partitions_of(live_files(open_version(self._options, last)))
+        return partitions_of(appended_files(self._options, first, last))
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        return read_files(self._options, self._schema, partition)
+
+    def commit(self, end: TableOffset) -> None:
+        """Does nothing: versions are kept as long as the table's log is."""
+
+    def stop(self) -> None:
+        self._target = None
+
+
+def appended_files(options: TableOptions, first: int, last: int) -> list[TableFile]:
+    """The files that versions have added. Raises DataLoss, or TableError for changed rows."""
+    from semel.pipeline.delta_log import DeltaLog, unquoted_path
+    from semel.store.roots import open_root
+
+    log = DeltaLog(open_root(options.path))
+    table = open_version(options)
+    kinds = {field.name: field.dataType.typeName() for field in schema_of(table).fields}
+    found: list[TableFile] = []
+    for version in range(first, last + 1):
+        try:
+            entry = log.entry(version)
+        except FileNotFoundError:
+            raise DataLoss(
+                f"{options.shown}: the log entry of version {version}, which this query still"
+                " needs, was cleaned up: give the query a new checkpoint, which reads the whole"
+                " table again, and a new table to write to"
+            ) from None
+        if entry.changes_rows:
+            if options.skip_changes:
+                continue
+            raise TableError(
+                f"{options.shown}: version {version} ({entry.operation or 'unknown operation'})"
+                " deletes or changes rows, which a stream cannot take back: option"
+                " skipChangeCommits=true leaves such versions out"
+            )
+        for action in entry.added:
+            if action.get("dataChange", True):
+                values = action.get("partitionValues") or {}
+                partition = {
+                    name: partition_value(text, kinds[name]) for name, text in values.items()
+                }
+                path = unquoted_path(action["path"])
+                found.append(TableFile(path, int(action.get("size") or 0), partition))
+    return found
+
+
+def partition_value(text: str | None, kind: str) -> Any:
+    """A value of a partition column, from its text in the log."""
+    if text is None or text == "":
+        return None
+    if kind in ("byte", "short", "integer", "long"):
+        return int(text)
+    if kind == "boolean":
+        return text == "true"
+    if kind == "date":
+        return date.fromisoformat(text)
+    if kind == "timestamp":
+        found = datetime.fromisoformat(text)
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    if kind == "timestamp_ntz":
+        return datetime.fromisoformat(text)
+    if kind == "string":
+        return text
+    raise TableError(f"partition columns of type {kind} cannot be read")

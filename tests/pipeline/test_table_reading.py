@@ -1,0 +1,369 @@
+"""`spark.read` and `readStream` with `format("semel_delta")`, of tables of other writers."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from semel.pipeline import read_table, register_tables
+from semel.pipeline.errors import DataLoss, OptionError, TableError, sentence_of
+from semel.pipeline.table_options import TableOptions, parse_table_options
+from semel.pipeline.table_reading import (
+    appended_files,
+    live_files,
+    open_version,
+    partition_value,
+    partitions_of,
+)
+from tests.pipeline.test_sink import EVERYTHING, save
+
+
+def read(spark: SparkSession, path: Path, **options: str) -> DataFrame:
+    return spark.read.format("semel_delta").options(**options).load(str(path))
+
+
+def problem_of(action: Callable[[], Any]) -> str:
+    with pytest.raises(PySparkException) as caught:
+        action()
+    found = sentence_of(caught.value)
+    assert found is not None, str(caught.value)
+    return found
+
+
+def append(path: Path, *ids: int, **more: Any) -> None:
+    write_deltalake(path, pa.table({"id": pa.array(ids, pa.int64())}), mode="append", **more)
+
+
+def ids(frame: DataFrame) -> list[int]:
+    return sorted(row.id for row in frame.collect())
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+def test_every_type_is_read_as_it_was_written(spark: SparkSession, tmp_path: Path) -> None:
+    written = spark.sql(EVERYTHING)
+    save(written, tmp_path / "table")
+    found = read(spark, tmp_path / "table")
+    assert found.schema == written.schema or [
+        (field.name, field.dataType.simpleString()) for field in found.schema
+    ] == [(field.name, field.dataType.simpleString()) for field in written.schema]
+    assert found.collect() == written.collect()
+
+
+def test_partitions_new_columns_and_null_are_complete(spark: SparkSession, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    day = date(2026, 3, 1)
+    write_deltalake(
+        table,
+        pa.table({"id": [1, 2, 3], "day": [day, None, day], "name": ["a b", "a/b", None]}),
+        partition_by=["day", "name"],
+    )
+    write_deltalake(
+        table,
+        pa.table({"id": [4], "day": [day], "name": ["ä=%"], "new": [1.5]}),
+        partition_by=["day", "name"],
+        mode="append",
+        schema_mode="merge",
+    )
+    found = read(spark, table)
+    assert sorted(tuple(row) for row in found.select("id", "name", "new").collect()) == [
+        (1, "a b", None),
+        (2, "a/b", None),
+        (3, None, None),
+        (4, "ä=%", 1.5),
+    ]
+    assert [row.id for row in found.where("day is null").collect()] == [2]
+    assert ids(found.where("day = DATE'2026-03-01' and id > 1")) == [3, 4]
+    assert found.agg({"id": "sum"}).collect()[0][0] == 10
+
+
+def test_versions_and_times_select_what_the_table_was(spark: SparkSession, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    append(table, 1)
+    append(table, 2)
+    DeltaTable(table).delete("id = 1")
+    assert ids(read(spark, table)) == [2]
+    assert ids(read(spark, table, version="1")) == [1, 2]
+    # The times of versions are those of their log entries.
+    for version in range(3):
+        entry = table / "_delta_log" / f"{version:020}.json"
+        moment = datetime(2026, 3, 1, 12, version, tzinfo=UTC).timestamp()
+        lines = [json.loads(line) for line in entry.read_text().splitlines()]
+        for line in lines:
+            if "commitInfo" in line:
+                line["commitInfo"]["timestamp"] = int(moment * 1000)
+        entry.write_text("\n".join(map(json.dumps, lines)))
+        os.utime(entry, (moment, moment))
+    assert ids(read(spark, table, timestamp="2026-03-01T12:01:30Z")) == [1, 2]
+    assert ids(read(spark, table, timestamp="2026-03-01 12:00:30")) == [1]
+    assert "the last one is 2" in problem_of(lambda: read(spark, table, version="9").collect())
+
+
+def test_a_schema_of_fewer_columns_reads_fewer(spark: SparkSession, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    write_deltalake(table, pa.table({"id": [1], "name": ["a"]}))
+    reader = spark.read.format("semel_delta")
+    assert [tuple(row) for row in reader.schema("name STRING").load(str(table)).collect()] == [
+        ("a",)
+    ]
+    wrong = reader.schema("name INT").load(str(table))
+    assert "column name is string in the table, not int" in problem_of(wrong.collect)
+    absent = reader.schema("other INT").load(str(table))
+    assert "the table has no column other" in problem_of(absent.collect)
+
+
+def test_what_cannot_be_read_is_reported_in_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    assert "there is no table at" in problem_of(lambda: read(spark, tmp_path / "none"))
+    table = tmp_path / "table"
+    append(table, 1)
+    (file,) = table.glob("*.parquet")
+    file.write_bytes(b"PAR1 damaged PAR1")
+    assert "cannot be read" in problem_of(lambda: read(spark, table).collect())
+    said = problem_of(lambda: read(spark, table, versoin="1"))
+    assert "has no option versoin for reading: did you mean version?" in said
+
+
+def test_files_are_gathered_into_partitions(tmp_path: Path) -> None:
+    for number in range(5):
+        append(tmp_path / "table", number)
+    options = TableOptions(str(tmp_path / "table"))
+    files = live_files(open_version(options))
+    assert len(files) == 5
+    (partition,) = partitions_of(files)
+    assert len(partition.files) == 5  # type: ignore[attr-defined]
+    large = [type(each)(each.path, 50 * 1024 * 1024, {}) for each in files]
+    assert len(partitions_of(large)) == 5
+    assert partitions_of([]) == []
+
+
+# --- by Spark's own reader ------------------------------------------------------------------------
+
+
+def test_a_table_is_read_by_sparks_own_reader(spark: SparkSession, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    day = date(2026, 3, 1)
+    write_deltalake(
+        table,
+        pa.table({"id": [1, 2, 3], "day": [day, None, day], "name": ["a b", "7", None]}),
+        partition_by=["day", "name"],
+    )
+    write_deltalake(
+        table,
+        pa.table({"id": [4], "day": [day], "name": ["c"], "new": [1.5]}),
+        partition_by=["day", "name"],
+        mode="append",
+        schema_mode="merge",
+    )
+    found = read_table(spark, str(table))
+    assert "parquet" in found._jdf.queryExecution().optimizedPlan().toString().lower()
+    assert sorted(tuple(row) for row in found.select("id", "day", "name", "new").collect()) == [
+        (1, day, "a b", None),
+        (2, None, "7", None),
+        (3, day, None, None),
+        (4, day, "c", 1.5),
+    ]
+    assert ids(found.where("day is null")) == [2]
+    # Files that a version has no longer are not read.
+    DeltaTable(table).delete("id = 1")
+    assert ids(read_table(spark, str(table))) == [2, 3, 4]
+    assert ids(read_table(spark, str(table), version=0)) == [1, 2, 3]
+    assert ids(read_table(spark, str(table), timestamp=datetime.now(UTC))) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("name", ["a*b", "a/b", "[a]"])
+def test_what_spark_could_not_find_is_read_all_the_same(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    table = tmp_path / "table"
+    rows = pa.table({"id": [1, 2], "name": [name, "plain"]})
+    write_deltalake(table, rows, partition_by=["name"])
+    found = read_table(spark, str(table))
+    assert sorted(tuple(row) for row in found.select("id", "name").collect()) == [
+        (1, name),
+        (2, "plain"),
+    ]
+
+
+def test_a_table_without_rows_has_its_columns(spark: SparkSession, tmp_path: Path) -> None:
+    append(tmp_path / "table", 1)
+    DeltaTable(tmp_path / "table").delete()
+    found = read_table(spark, str(tmp_path / "table"))
+    assert (found.columns, found.count()) == (["id"], 0)
+    with pytest.raises(TableError, match="there is no table at"):
+        read_table(spark, str(tmp_path / "none"))
+
+
+def test_all_tables_of_a_lake_are_views(spark: SparkSession, tmp_path: Path) -> None:
+    for name in ("one", "two words"):
+        append(tmp_path / name, len(name))
+    assert register_tables(spark, str(tmp_path)) == ["one", "two words"]
+    assert spark.sql("select id from one").collect()[0][0] == 3
+    assert spark.sql("select id from `two words`").collect()[0][0] == 9
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+class Follower:
+    """A query from one table into another, run until it has read all."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.source = folder / "source"
+        self.target = folder / "target"
+        self.checkpoint = folder / "checkpoint"
+
+    def run(self, **options: str) -> list[int]:
+        frame = self.spark.readStream.format("semel_delta").options(**options)
+        query = (
+            frame.load(str(self.source))
+            .writeStream.format("semel_delta")
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(availableNow=True)
+            .start(str(self.target))
+        )
+        assert query.awaitTermination(120)
+        return self.rows()
+
+    def rows(self) -> list[int]:
+        found: list[int] = DeltaTable(self.target).to_pyarrow_table().column("id").to_pylist()
+        return sorted(found)
+
+
+def test_a_stream_reads_the_table_and_then_what_is_appended_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    follower = Follower(spark, tmp_path)
+    for number in range(3):
+        append(follower.source, number)
+    assert follower.run() == [0, 1, 2]
+    append(follower.source, 3)
+    append(follower.source, 4)
+    # A compaction rewrites rows, and adds none.
+    DeltaTable(follower.source).optimize.compact()
+    append(follower.source, 5)
+    assert follower.run(maxVersionsPerBatch="1") == list(range(6))
+    # The last batch once more, as after a crash between the commit and Spark's note of it.
+    last = max(int(each.name) for each in (follower.checkpoint / "commits").glob("[0-9]*"))
+    for each in (follower.checkpoint / "commits").glob(f"*{last}*"):
+        each.unlink()
+    assert follower.run() == list(range(6))
+
+
+def test_a_stream_may_begin_with_a_version(spark: SparkSession, tmp_path: Path) -> None:
+    follower = Follower(spark, tmp_path)
+    for number in range(3):
+        append(follower.source, number)
+    assert follower.run(startingVersion="1") == [1, 2]
+    shutil.rmtree(follower.checkpoint)
+    shutil.rmtree(follower.target)
+    reader = spark.readStream.format("semel_delta").option("startingVersion", "latest")
+    frame = reader.load(str(follower.source))
+    query = (
+        frame.writeStream.format("semel_delta")
+        .option("checkpointLocation", str(follower.checkpoint))
+        .start(str(follower.target))
+    )
+    try:
+        query.processAllAvailable()
+        append(follower.source, 7)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert follower.rows() == [7]
+    said = problem_of(lambda: Follower(spark, tmp_path / "x").run())
+    assert "there is no table at" in said
+
+
+def test_versions_that_change_rows_are_refused_or_left_out(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    follower = Follower(spark, tmp_path)
+    append(follower.source, 1, 2)
+    assert follower.run() == [1, 2]
+    DeltaTable(follower.source).delete("id = 1")
+    append(follower.source, 3)
+    said = problem_of(follower.run)
+    assert "version 1 (DELETE) deletes or changes rows" in said
+    assert follower.run(skipChangeCommits="true") == [1, 2, 3]
+
+
+def test_a_log_that_was_cleaned_up_is_a_loss(tmp_path: Path) -> None:
+    for number in range(3):
+        append(tmp_path / "t", number)
+    options = TableOptions(str(tmp_path / "t"))
+    assert len(appended_files(options, 1, 2)) == 2
+    DeltaTable(tmp_path / "t").create_checkpoint()
+    (tmp_path / "t" / "_delta_log" / f"{1:020}.json").unlink()
+    with pytest.raises(DataLoss, match="log entry of version 1, which this query still needs"):
+        appended_files(options, 1, 2)
+
+
+# --- values and options ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        (None, "string", None),
+        ("", "string", None),
+        ("a", "string", "a"),
+        ("-7", "long", -7),
+        ("true", "boolean", True),
+        ("2026-03-01", "date", date(2026, 3, 1)),
+        ("2026-03-01 12:00:00.5", "timestamp", datetime(2026, 3, 1, 12, 0, 0, 500_000, UTC)),
+        ("2026-03-01T12:00:00Z", "timestamp", datetime(2026, 3, 1, 12, tzinfo=UTC)),
+        ("2026-03-01 12:00:00", "timestamp_ntz", datetime(2026, 3, 1, 12)),
+    ],
+)
+def test_values_of_partitions_have_their_type(text: str | None, kind: str, value: Any) -> None:
+    assert partition_value(text, kind) == value
+
+
+def test_a_partition_of_another_type_is_refused() -> None:
+    with pytest.raises(TableError, match="partition columns of type decimal"):
+        partition_value("1.5", "decimal")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "the table is missing"),
+        ({"path": "t", "version": "-1"}, "option version must be a whole number"),
+        ({"path": "t", "version": "1", "timestamp": "2026-03-01"}, "not both"),
+        ({"path": "t", "timestamp": "noon"}, "must be a time such as"),
+        ({"path": "t", "maxVersionsPerBatch": "0"}, "at least 1"),
+        ({"path": "t", "skipChangeCommits": "perhaps"}, "must be true or false"),
+    ],
+)
+def test_a_wrong_option_is_reported_by_name(given: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        parse_table_options(given)
+
+
+def test_options_of_streams_and_batches_are_told_apart() -> None:
+    for name, value in (
+        ("startingVersion", "latest"),
+        ("startingVersion", "1"),
+        ("skipChangeCommits", "true"),
+        ("maxVersionsPerBatch", "1"),
+    ):
+        options = parse_table_options({"PATH": "t", name: value})
+        options.check_stream()
+        with pytest.raises(OptionError, match=f"option {name} is for readStream"):
+            options.check_batch()
+    for name, value in (("version", "1"), ("timestamp", "2026-03-01")):
+        options = parse_table_options({"path": "t", name: value})
+        options.check_batch()
+        with pytest.raises(OptionError, match=f"option {name} is for read:"):
+            options.check_stream()
