@@ -2,16 +2,19 @@
 
 import json
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
+from semel.pipeline.errors import sentence_of
 from semel.pipeline.offsets import Offset
 from semel.pipeline.source import MqttSource, MqttStreamReader
 from semel.store.segments import schema
@@ -121,4 +124,13 @@ def batch_read(
 def _through_json(offset: Offset) -> Offset:
     found: Offset = json.loads(json.dumps(offset))
     assert list(found) == sorted(found), "Spark compares offsets as texts"
+    return found
+
+
+def problem_of(action: Callable[[], Any]) -> str:
+    """The sentence that a user of Spark gets."""
+    with pytest.raises(PySparkException) as caught:
+        action()
+    found = sentence_of(caught.value)
+    assert found is not None, str(caught.value)
     return found

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from semel.pipeline.app_transactions import positions_in
-from semel.pipeline.errors import sentence_of
 from tests.pipeline.made import write_messages
+from tests.pipeline.sources import problem_of
 
 STREAM = "all"
 
@@ -70,14 +69,6 @@ class Query:
 
     def positions(self) -> dict[str, int]:
         return positions_in(DeltaTable(str(self.table)), STREAM, ("n1", "n2"))
-
-
-def problem_of(action: Callable[[], None]) -> str:
-    with pytest.raises(PySparkException) as caught:
-        action()
-    found = sentence_of(caught.value)
-    assert found is not None, str(caught.value)
-    return found
 
 
 @pytest.mark.parametrize("kind", QUERIES)

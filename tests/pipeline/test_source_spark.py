@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +13,11 @@ from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import functions
 
-from semel.pipeline.errors import sentence_of
 from semel.pipeline.source_columns import COLUMNS
 from semel.store.reading import NodeRecord
 from semel.store.roots import open_root
 from tests.pipeline.made import MILLISECOND, START, compact, trim_before, write_messages
-from tests.pipeline.sources import Row, rows
+from tests.pipeline.sources import Row, problem_of, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,15 +54,6 @@ class Landing:
     @property
     def rows(self) -> list[Row]:
         return [row for number in sorted(self.batches) for row in self.batches[number]]
-
-
-def problem_of(action: Callable[[], Any]) -> str:
-    """The sentence that a user gets."""
-    with pytest.raises(PySparkException) as caught:
-        action()
-    found = sentence_of(caught.value)
-    assert found is not None, str(caught.value)
-    return found
 
 
 def test_a_stream_goes_on_from_its_checkpoint_exactly_once(

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from semel.pipeline import read_table, register_tables
-from semel.pipeline.errors import DataLoss, OptionError, TableError, sentence_of
+from semel.pipeline.errors import DataLoss, OptionError, TableError
 from semel.pipeline.table_options import TableOptions, parse_table_options
 from semel.pipeline.table_reading import (
     appended_files,
@@ -24,19 +22,12 @@ from semel.pipeline.table_reading import (
     partition_value,
     partitions_of,
 )
+from tests.pipeline.sources import problem_of
 from tests.pipeline.test_sink import EVERYTHING, save
 
 
 def read(spark: SparkSession, path: Path, **options: str) -> DataFrame:
     return spark.read.format("semel_delta").options(**options).load(str(path))
-
-
-def problem_of(action: Callable[[], Any]) -> str:
-    with pytest.raises(PySparkException) as caught:
-        action()
-    found = sentence_of(caught.value)
-    assert found is not None, str(caught.value)
-    return found
 
 
 def append(path: Path, *ids: int, **more: Any) -> None:
