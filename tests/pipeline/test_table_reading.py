@@ -171,7 +171,7 @@ def test_a_table_is_read_by_sparks_own_reader(spark: SparkSession, tmp_path: Pat
     assert ids(read_table(spark, str(table), timestamp=datetime.now(UTC))) == [2, 3, 4]
 
 
-@pytest.mark.parametrize("name", ["a*b", "a/b", "[a]"])
+@pytest.mark.parametrize("name", ["a*b", "a/b"])
 def test_what_spark_could_not_find_is_read_all_the_same(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
