@@ -88,6 +88,17 @@ def open_version(options: TableOptions, version: int | None = None) -> "DeltaTab
     return table
 
 
+def last_version(options: TableOptions) -> int:
+    """The current version. Later calls in a process read only new log entries."""
+    from semel.pipeline.delta_errors import describe_missing_table
+    from semel.pipeline.table import cached_table
+
+    table = cached_table(options.path).load()
+    if table is None:
+        raise TableError(describe_missing_table(options.path))
+    return int(table.version())
+
+
 def schema_of(table: "DeltaTable") -> StructType:
     """The schema of a table for Spark."""
     found: StructType = StructType.fromJson(json.loads(table.schema().to_json()))
@@ -235,7 +246,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"version": start - 1}
 
     def latestOffset(self, start: TableOffset, limit: ReadLimit) -> TableOffset:  # noqa: N802
-        last = open_version(self._options).version()
+        last = last_version(self._options)
         if last < start["version"]:
             raise TableError(
                 f"{self._options.shown}: this query has read version {start['version']}, but the"
@@ -252,7 +263,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = open_version(self._options).version()
+        self._target = last_version(self._options)
 
     def partitions(self, start: TableOffset, end: TableOffset) -> list[InputPartition]:
         first, last = start["version"] + 1, end["version"]
