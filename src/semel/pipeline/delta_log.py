@@ -31,11 +31,6 @@ COMMIT_MARKER: Final = "semel.rows"
 RESTORE: Final = "RESTORE"
 
 
-def unquoted_path(path: str) -> str:
-    """The path of a file on disk, from its path in the log."""
-    return unquote(path)
-
-
 def log_entry(version: int) -> str:
     """The file name of a commit's log entry."""
     return f"{version:020}.json"
@@ -73,7 +68,7 @@ class LogEntry:
     @property
     def added_paths(self) -> list[str]:
         """The files that were added, as they are named on disk."""
-        return [unquoted_path(each["path"]) for each in self.added]
+        return [unquote(each["path"]) for each in self.added]
 
     @property
     def rows_landed(self) -> int:
@@ -110,7 +105,7 @@ def parse_entry(text: str, version: int) -> LogEntry:
                     raise TypeError
                 added.append(action["add"])
             if action.get("remove") is not None:
-                removed.append(unquoted_path(action["remove"]["path"]))
+                removed.append(unquote(action["remove"]["path"]))
                 changes_rows |= bool(action["remove"].get("dataChange", True))
             if action.get("txn") is not None:
                 transactions[str(action["txn"]["appId"])] = int(action["txn"]["version"])

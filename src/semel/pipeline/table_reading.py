@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -109,15 +110,13 @@ def live_files(table: "DeltaTable") -> list[TableFile]:
     """The files of a version."""
     import pyarrow as pa
 
-    from semel.pipeline.delta_log import unquoted_path
-
     rows = pa.table(table.get_add_actions(flatten=True))
     names = table.metadata().partition_columns
     columns = {name: rows.column(name).to_pylist() for name in rows.column_names}
     found = []
     for at, path in enumerate(columns["path"]):
         partition = {name: columns[f"partition.{name}"][at] for name in names}
-        found.append(TableFile(unquoted_path(path), columns["size_bytes"][at] or 0, partition))
+        found.append(TableFile(unquote(path), columns["size_bytes"][at] or 0, partition))
     return found
 
 
@@ -285,7 +284,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def appended_files(options: TableOptions, first: int, last: int) -> list[TableFile]:
     """The files that versions have added. Raises DataLoss, or TableError for changed rows."""
-    from semel.pipeline.delta_log import DeltaLog, unquoted_path
+    from semel.pipeline.delta_log import DeltaLog
     from semel.store.roots import open_root
 
     log = DeltaLog(open_root(options.path))
@@ -315,7 +314,7 @@ def appended_files(options: TableOptions, first: int, last: int) -> list[TableFi
                 partition = {
                     name: partition_value(text, kinds[name]) for name, text in values.items()
                 }
-                path = unquoted_path(action["path"])
+                path = unquote(action["path"])
                 found.append(TableFile(path, int(action.get("size") or 0), partition))
     return found
 
