@@ -5,6 +5,7 @@ import contextlib
 import errno
 import os
 import resource
+import select
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -38,6 +39,7 @@ class Recorded:
         self.resumed: list[int] = []
         self.lost = 0
         self.raises: Exception | None = None
+        self.receive: Callable[[], object] | None = None
 
     def connection_made(self, transport: PlainTransport) -> None:
         self.transport = transport
@@ -49,6 +51,8 @@ class Recorded:
         if self.raises is not None:
             raise self.raises
         self.data += data
+        if self.receive is not None:
+            self.receive()
 
     def connection_lost(self, problem: Exception | None) -> None:
         assert problem is None
@@ -167,6 +171,27 @@ def test_bytes_pass_both_ways() -> None:
         client.close()
 
     run(test)
+
+
+@pytest.mark.parametrize("timeout", [None, float(PATIENCE)])
+def test_sockets_are_served_until_another_descriptor_is_ready(timeout: float | None) -> None:
+    async def test() -> None:
+        async with opened() as world:
+            client, protocol = await world.open()
+            reading, writing = os.pipe()
+            world.loop.add_reader(reading, lambda: None)
+            # It is ready only after the socket was served, so that the wait must go on.
+            protocol.receive = lambda: os.write(writing, b"x")
+            client.send(b"question")
+            assert world.sockets.wait(timeout) == [(reading, select.EPOLLIN)]
+            assert protocol.data == b"question"
+            world.loop.remove_reader(reading)
+            os.close(reading)
+            os.close(writing)
+            client.close()
+
+    with asyncio.Runner(loop_factory=BrokerLoop) as runner:
+        runner.run(test())
 
 
 def test_many_connections_are_served_in_several_calls() -> None:
