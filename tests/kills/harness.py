@@ -224,7 +224,8 @@ class Run:
         way = self.random.choices(list(self.plan.ways), list(self.plan.ways.values()))[0]
         # Shortly after it began to serve, or under load.
         fresh = self.random.random() < self.plan.fresh
-        if self.agenda:
+        is_due = bool(self.agenda)
+        if is_due:
             way, fresh = self.agenda.pop(), False
             if self.broker.data is not None:
                 self.wait(lambda: bool(self.broker.sealers()), "no sealer was started")
@@ -232,6 +233,9 @@ class Run:
         time.sleep(self.random.random() * (0.05 if fresh else self.plan.load))
         sealers = self.broker.sealers()
         if way in ("paused", "sealer") and not sealers:
+            # The sealer has ended meanwhile. What was due is due the next time.
+            if is_due:
+                self.agenda.append(way)
             way = "all"
         assert self.broker.running.poll() is None, f"it has ended by itself:\n{self.broker.tail()}"
         self.count(way)
