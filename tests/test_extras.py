@@ -12,7 +12,7 @@ from semel.extras import EXTRAS, MissingExtra, missing, need
 
 PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 # Packages whose import name differs from their name on PyPI.
-IMPORT_NAMES = {"argon2-cffi": "argon2", "pyjwt": "jwt"}
+IMPORT_NAMES = {"argon2-cffi": "argon2", "protobuf": "google", "pyjwt": "jwt"}
 
 
 @pytest.fixture

