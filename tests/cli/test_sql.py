@@ -298,7 +298,7 @@ def test_rows_that_were_deleted_unlanded_are_a_note(keeper: Keeper) -> None:
         ("select * from nothing", "Error: there is no table nothing: there are t\n"),
         ("selec", "Error: Parser Error: syntax error"),
         ("select b from t", "Error: Binder Error: "),
-        ("copy t to 'x.csv'", "Error: Permission Error: "),
+        ("copy t from 'x.csv'", "Error: COPY … FROM is not possible: "),
         (";", "Error: the query contains no statement\n"),
     ],
 )

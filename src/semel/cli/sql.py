@@ -16,10 +16,10 @@ from semel.cli.exits import ending_quietly
 from semel.cli.flags import json_option, shared_option
 from semel.cli.locations import LakeLocation, lake_options
 from semel.cli.option_groups import SemelCommand
-from semel.cli.safe_text import shown_text
+from semel.cli.sql_results import print_results, sql_errors
 from semel.cli.stream import CSV, JSON, TEXT
-from semel.cli.table_view import print_answer
-from semel.up.sql import MEMORY, LakeSql, SqlError
+from semel.up.sql import LakeSql, RecordLocation
+from semel.up.sql_connection import MEMORY
 
 # An argument that begins like this is SQL that begins with a comment, not an option.
 COMMENT: Final = re.compile(r"--[^=\s]*\s")
@@ -43,6 +43,8 @@ class SqlCommand(SemelCommand):
         'semel sql "select topic, count(*) from messages group by 1 order by 2 desc"',
         'semel sql "select landed, count(*) from messages_now group by 1"',
         "semel sql --csv -f report.sql >report.csv",
+        "semel sql \"copy (from messages where qos = 2) to 'exact.parquet'\"",
+        "semel sql",
     ),
 )
 @click.argument("query", required=False)
@@ -69,36 +71,43 @@ def command(
     is_csv: bool,
     memory: str,
 ) -> None:
-    """Query the tables of a lake in SQL, with DuckDB. Nothing is changed.
+    """Query the tables of a lake in SQL, with DuckDB. No table is changed.
 
     Each table is available by its name. If the record of the stream in table messages is known
     (--root, --data, or because the lake is in the data folder), messages_not_landed has the rows
     that have not landed, and messages_now has all rows, each once, with a column landed.
 
-    Of several statements separated by ; the result of the last one is printed.
+    Of several statements separated by ; the result of the last one is printed. COPY writes a file
+    below the current folder: Parquet, CSV or JSON.
+
+    Without a query, on a terminal, statements are read from a prompt.
     """
     if is_json and is_csv:
         raise click.UsageError("give one of --json and --csv")
     form = JSON if is_json else CSV if is_csv else TEXT
     with ended_by_signals(), ending_quietly(), one_sentence(), sql_errors():
+        if query is None and file is None and sys.stdin.isatty() and sys.stdout.isatty():
+            run_prompt(locate, form, memory=memory)
+            return
         statements = read_query(query, file)
         location = locate()
         with LakeSql(location.lake, record=location.record, memory=memory) as sql:
-            answer = sql.query(statements)
-            for note in sql.notes:
-                click.echo(f"Note: {shown_text(note)}", err=True)
-            with answer:
-                print_answer(answer.schema, answer.batches, form)
+            print_results(sql, statements, form)
 
 
-@contextmanager
-def sql_errors() -> Iterator[None]:
-    """Report an SqlError, which may have several lines."""
-    try:
-        yield
-    except SqlError as problem:
-        lines = [shown_text(line) for line in str(problem).splitlines()]
-        raise click.ClickException("\n".join(lines)) from None
+def run_prompt(locate: Callable[[], LakeLocation], form: str, *, memory: str) -> None:
+    """Read statements from the terminal. Raises what LakeSql raises for a lake that is not one."""
+    from semel.cli.sql_prompt import SqlPrompt
+    from semel.up.sql_session import SqlSession
+
+    def locate_again() -> tuple[str, RecordLocation | None]:
+        location = locate()
+        return location.lake, location.record
+
+    with SqlSession(locate_again, memory=memory) as session:
+        # Fail now, rather than at each statement.
+        session.tables()
+        SqlPrompt(session, form).run()
 
 
 def read_query(query: str | None, file: TextIO | None) -> str:

@@ -29,11 +29,9 @@ is read from there. Segments with only such rows are read in place. The other ro
 copied to a file in a temporary folder. Rows that retention has deleted before they landed are
 reported in `notes`.
 
-A query cannot write, and cannot read anything else: DuckDB's access to files and to the network is
-disabled before the query runs, and cannot be enabled again. What does not fit into `memory` is
-written to the temporary folder. The result is streamed in batches, and is never in memory as a
-whole. Types that Arrow cannot hold without loss (times with a zone, bits, numbers without bounds)
-become text.
+A query cannot write, and cannot read anything else (`sql_connection`). Of a COPY … TO the rows are
+the result, and the caller writes the file (`sql_copy`). What does not fit into `memory` is written
+to the temporary folder. The result is streamed in batches, and is never in memory as a whole.
 
 DuckDB runs in a separate thread, because the main thread could not handle signals while it runs.
 """
@@ -41,7 +39,7 @@ DuckDB runs in a separate thread, because the main thread could not handle signa
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -70,15 +68,18 @@ from semel.store.roots import LocalRoot, Root, open_root, without_secrets
 from semel.store.segment_names import segment_name
 from semel.store.segment_writer import write_tables
 from semel.store.segments import list_ranges, schema
+from semel.up.sql_connection import MEMORY, arrow_reader, open_connection, quoted
+from semel.up.sql_copy import CopyStatement, parse_copy
+from semel.up.sql_errors import SqlError as SqlError
+from semel.up.sql_errors import first_line, shown_error
+from semel.up.sql_files import find_target
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from semel.up.segment_files import SegmentFiles
 
-MEMORY: Final = "1GB"
-# Rows per batch of the result, and the maximum number of batches that wait to be printed.
-BATCH_ROWS: Final = 2_048
+# The maximum number of batches of a result that wait to be used.
 WAITING_BATCHES: Final = 4
 # How many times positions are read if retention seems to have deleted rows before they landed.
 MAXIMUM_TRIES: Final = 3
@@ -96,22 +97,12 @@ COMPUTED: Final = {"text": _AS_UTF8, "json": f"TRY_CAST({_AS_UTF8} AS JSON)"}
 _CATALOG: Final = re.compile(
     r"\b(show|information_schema|duckdb_\w+|pg_catalog|pg_\w+|sqlite_master|pragma)\b", re.I
 )
-# In a message of DuckDB: a line of the query, and the indent of a continued line.
-_QUOTED_QUERY: Final = re.compile(r"LINE \d+: ")
-_INDENT: Final = re.compile(r"^\t+")
 _UNKNOWN: Final = re.compile(r"Table with name (.+?) does not exist", re.DOTALL)
 # A view with computed columns has no name there.
 _READING: Final = re.compile(
     r"reading the (?:stream registered as '(.*?)'|Arrow source) failed: (.*)", re.DOTALL
 )
-# Arrow drops the zone of the first, and converts the others to bytes.
-_AS_TEXT: Final = frozenset(["time with time zone", "bit", "bignum"])
-_TEXT: Final = "VARCHAR"
 _DATE: Final = "DATE '1970-01-01' + CAST(epoch_us(received) // 86400000000 AS INTEGER)"
-
-
-class SqlError(Exception):
-    """A query failed: one sentence, possibly followed by lines that point into the query."""
 
 
 @dataclass(frozen=True)
@@ -154,9 +145,18 @@ class QueryResult:
     Leaving the `with` block ends the query, even if not all batches were read.
     """
 
-    def __init__(self, columns: Any, batches: Iterator[Any], stop: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        columns: Any,
+        batches: Iterator[Any],
+        *,
+        copy: CopyStatement | None,
+        stop: Callable[[], None],
+    ) -> None:
         self.schema = columns
         self.batches = batches
+        # If this is set, the rows are to be written to its file.
+        self.copy = copy
         self._stop = stop
 
     def __enter__(self) -> "QueryResult":
@@ -170,9 +170,20 @@ class LakeSql:
     """Queries the tables of one lake."""
 
     def __init__(
-        self, lake: str, *, record: RecordLocation | None = None, memory: str = MEMORY
+        self,
+        lake: str,
+        *,
+        record: RecordLocation | None = None,
+        memory: str = MEMORY,
+        connection: Any = None,
+        definitions: Iterable[str] = (),
     ) -> None:
-        """Raises TableError, MissingExtra, and what StreamCatalog raises."""
+        """Raises TableError, MissingExtra, and what StreamCatalog raises.
+
+        A `connection` that is given stays open, without the views of the lake; `memory` does not
+        apply to it. Tables that are named in `definitions`, statements that it has executed before,
+        are opened, too.
+        """
         self._duckdb = need("duckdb", extra="sql", by="semel sql")
         need("deltalake", extra="sql", by="semel sql")
         self._lake = lake
@@ -184,30 +195,19 @@ class LakeSql:
         self._temporary = Path(tempfile.mkdtemp(prefix="semel-sql-"))
         try:
             self._tables, self._ambiguous = _distinct_names(self._known_tables())
-            self._connection = self._connect(memory)
+            self._connection = connection or open_connection(memory, self._temporary)
         except BaseException:
             self._clean()
             raise
+        self._owns_connection = connection is None
+        self._definitions = tuple(definitions)
         self._opened: dict[str, DeltaTable] = {}
+        # The views of the connection.
+        self._created: list[str] = []
         # By view: the columns that are computed of its payload.
         self._computed: dict[str, list[str]] = {}
         # Why a table or view is not available, by its folded name (`_folded`).
         self._left_out: dict[str, Exception] = {}
-
-    def _connect(self, memory: str) -> Any:
-        if not _is_text(memory):
-            raise SqlError(f"--memory {memory} is not UTF-8: give a size such as {MEMORY}")
-        try:
-            connection = self._duckdb.connect(":memory:", config={"memory_limit": memory})
-        except self._duckdb.Error as problem:
-            raise SqlError(f"--memory {memory}: {_first_line(problem)}") from None
-        spilled = str(self._temporary / "spilled")
-        if not _is_text(spilled):
-            raise SqlError(f"the temporary folder {spilled} is not UTF-8: set TMPDIR to another")
-        connection.execute("SET temp_directory = '" + spilled.replace("'", "''") + "'")
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute("SET enable_progress_bar = false")
-        return connection
 
     def _known_tables(self) -> list[str]:
         folder = local_folder(self._lake)
@@ -217,9 +217,19 @@ class LakeSql:
         return table_names(self._lake)
 
     def close(self) -> None:
-        """Close the connection, and delete temporary files."""
-        self._connection.close()
+        """Close the connection or drop the views of the lake, and delete temporary files."""
+        if self._owns_connection:
+            self._connection.close()
+        else:
+            self._drop_views()
         self._clean()
+
+    def _drop_views(self) -> None:
+        for view in self._created:
+            self._connection.unregister(view)
+            # One that is registered is dropped with that; the others are not.
+            with suppress(self._duckdb.Error):
+                self._connection.execute(f"DROP VIEW IF EXISTS {quoted(view)}")
 
     def _clean(self) -> None:
         if self._catalog is not None:
@@ -236,9 +246,14 @@ class LakeSql:
 
     def names(self) -> list[str]:
         """The tables and views that can be queried."""
-        found = list(self._tables)
+        return [name for name, _ in self.named_kinds()]
+
+    def named_kinds(self) -> list[tuple[str, str]]:
+        """The tables and views that can be queried, and what each is."""
+        found = [(table, "table") for table in self._tables]
         for table in self._landed_streams():
-            found += [f"{table}{NOT_LANDED}", f"{table}{NOW}"]
+            found.append((f"{table}{NOT_LANDED}", "rows that have not landed"))
+            found.append((f"{table}{NOW}", "all rows, with a column landed"))
         return found
 
     def _landed_streams(self, is_wanted: Callable[[str], bool] = bool) -> dict[str, str]:
@@ -280,16 +295,52 @@ class LakeSql:
 
         Raises SqlError, TableError, and what reading a record raises.
         """
+        steps = self._steps(query)
+        if any(copy is not None for _, copy in steps):
+            raise SqlError("COPY … TO writes a file, which only the command semel sql does")
+        return self._run(steps[0][0])
+
+    def results(self, query: str) -> Iterator[QueryResult]:
+        """Run one or more statements. Yields the results of each COPY, and of the last statement.
+
+        May be called once. The caller leaves the `with` block of a result before the next one, and
+        writes the files of copies. Raises as `query` does.
+        """
+        for statements, copy in self._steps(query):
+            yield self._run(statements, copy)
+
+    def protected_folders(self) -> list[Path]:
+        """The folders of the lake and of its record: the caller must not write there."""
+        found = [local_folder(self._lake)]
+        if self._record is not None:
+            found.append(self._record.data)
+        if self._catalog is not None and isinstance(self._catalog.root, LocalRoot):
+            found.append(Path(self._catalog.root.address))
+        return [each for each in found if each is not None]
+
+    def _steps(self, query: str) -> list[tuple[list[str], CopyStatement | None]]:
+        """The statements up to each COPY, and the rest. Registers the views that they need."""
         try:
-            statements = self._connection.extract_statements(query)
+            parsed = self._connection.extract_statements(query)
         except self._duckdb.Error as problem:
-            raise SqlError(_shown(problem)) from None
-        if not statements:
+            raise SqlError(shown_error(problem)) from None
+        if not parsed:
             raise SqlError("the query contains no statement")
-        self._register_views(query)
-        self._connection.execute("SET enable_external_access = false")
-        self._connection.execute("SET lock_configuration = true")
-        return self._run(statements)
+        steps: list[tuple[list[str], CopyStatement | None]] = []
+        gathered: list[str] = []
+        for statement in parsed:
+            if statement.type == self._duckdb.StatementType.COPY:
+                copy = parse_copy(statement.query, self._connection)
+                # Refuse it before any statement runs.
+                find_target(copy.file, self.protected_folders())
+                steps.append(([*gathered, copy.query], copy))
+                gathered = []
+            else:
+                gathered.append(statement.query)
+        if gathered:
+            steps.append((gathered, None))
+        self._register_views("\n;\n".join([*self._definitions, query]))
+        return steps
 
     def _register_views(self, query: str) -> None:
         wants_all = self._reads_catalog(query)
@@ -344,7 +395,7 @@ class LakeSql:
         except (TableError, SqlError) as problem:
             self._left_out[_folded(name)] = problem
         except self._duckdb.Error as problem:
-            sentence = f"{name} cannot be queried: {_first_line(problem)}"
+            sentence = f"{name} cannot be queried: {first_line(problem)}"
             self._left_out[_folded(name)] = SqlError(sentence)
 
     def _register_table(self, table: str) -> None:
@@ -356,10 +407,11 @@ class LakeSql:
         """Create a view of an Arrow dataset, with the columns that are computed of its payload."""
         computed = self._computed[name] = _computed_columns(rows.schema)
         if computed:
-            columns = "".join(f", {COMPUTED[each]} AS {_quoted(each)}" for each in computed)
+            columns = "".join(f", {COMPUTED[each]} AS {quoted(each)}" for each in computed)
             self._connection.from_arrow(rows).project(f"*{columns}").create_view(name)
         else:
             self._connection.register(name, rows)
+        self._created.append(name)
 
     # --- rows that have not landed ----------------------------------------------------------------
 
@@ -446,22 +498,23 @@ class LakeSql:
     def _create_now_view(self, table: str) -> None:
         """Create the view of all rows, with the columns of the table and `landed`."""
         own = [*schema().names, "date"]
-        new = f"SELECT *, {_DATE} AS date FROM {_quoted(table + NOT_LANDED)}"
+        new = f"SELECT *, {_DATE} AS date FROM {quoted(table + NOT_LANDED)}"
         if table in self._opened:
             own = [field.name for field in self._opened[table].schema().fields]
             if LANDED in map(_folded, own):
                 raise SqlError(f"there is no {table}{NOW}: {table} has a column {LANDED} itself")
         names = [name for name in own if name in (*schema().names, "date")]
         names += self._computed[table if table in self._opened else table + NOT_LANDED]
-        chosen = ", ".join(map(_quoted, names))
+        chosen = ", ".join(map(quoted, names))
         text = f"SELECT {chosen}, false AS landed FROM ({new})"
         if table in self._opened:
-            text = f"SELECT *, true AS landed FROM {_quoted(table)} UNION ALL BY NAME {text}"
-        self._connection.execute(f"CREATE TEMP VIEW {_quoted(table + NOW)} AS {text}")
+            text = f"SELECT *, true AS landed FROM {quoted(table)} UNION ALL BY NAME {text}"
+        self._connection.execute(f"CREATE TEMP VIEW {quoted(table + NOW)} AS {text}")
+        self._created.append(table + NOW)
 
     # --- the result -------------------------------------------------------------------------------
 
-    def _run(self, statements: list[Any]) -> QueryResult:
+    def _run(self, statements: list[str], copy: CopyStatement | None = None) -> QueryResult:
         found: Queue[Any] = Queue(WAITING_BATCHES)
         enough = Event()
         worker = Thread(target=self._work, args=(statements, found, enough), daemon=True)
@@ -480,16 +533,16 @@ class LakeSql:
         except BaseException:
             stop()
             raise
-        return QueryResult(columns, self._batches(found), stop)
+        return QueryResult(columns, self._batches(found), copy=copy, stop=stop)
 
-    def _work(self, statements: list[Any], found: "Queue[Any]", enough: Event) -> None:
+    def _work(self, statements: list[str], found: "Queue[Any]", enough: Event) -> None:
         reader = None
         try:
             for statement in statements[:-1]:
-                for _ in self._reader(statement):
+                for _ in arrow_reader(self._connection, statement):
                     if enough.is_set():
                         return
-            reader = self._reader(statements[-1])
+            reader = arrow_reader(self._connection, statements[-1])
             found.put(reader.schema)
             for batch in reader:
                 if enough.is_set():
@@ -501,20 +554,6 @@ class LakeSql:
         finally:
             # As long as the reader exists, the connection is busy.
             del reader
-
-    def _reader(self, statement: Any) -> Any:
-        found = self._connection.sql(statement.query)
-        types = [_as_text(each) for each in found.types]
-        if any(types):
-            # By number, because two columns may have the same name.
-            found = found.project(
-                ", ".join(
-                    (f"#{number}" if kind is None else f"CAST(#{number} AS {kind})")
-                    + f" AS {_quoted(name)}"
-                    for number, (name, kind) in enumerate(zip(found.columns, types, strict=True), 1)
-                )
-            )
-        return found.to_arrow_reader(BATCH_ROWS)
 
     def _batches(self, found: "Queue[Any]") -> Iterator[Any]:
         while (batch := self._next(found)) is not None:
@@ -542,7 +581,7 @@ class LakeSql:
             )
         unknown = _UNKNOWN.search(str(problem))
         if unknown is None:
-            return SqlError(_shown(problem))
+            return SqlError(shown_error(problem))
         if _folded(unknown[1]) in self._left_out:
             return self._left_out[_folded(unknown[1])]
         names = self.names()
@@ -550,7 +589,7 @@ class LakeSql:
             view = f"{self._record.table}{NOW}"
             if view in names:
                 return SqlError(f"nothing has landed in {unknown[1]} yet: query {view}")
-        pointer = [line for line in _shown(problem).splitlines()[1:] if not _is_advice(line)]
+        pointer = [line for line in shown_error(problem).splitlines()[1:] if not _is_advice(line)]
         near = get_close_matches(unknown[1].lower(), names, n=1)
         advice = f"did you mean {near[0]}? " if near else ""
         known = f"there are {', '.join(names)}" if names else absent_tables(self._lake)
@@ -587,39 +626,6 @@ def _distinct_names(names: list[str]) -> tuple[list[str], dict[str, list[str]]]:
     return single, {folded: kind for folded, kind in found.items() if len(kind) > 1}
 
 
-def _as_text(kind: Any) -> str | None:
-    """The type to cast a column to, so that Arrow can hold its values; None: no cast is needed."""
-    name = kind.id
-    if name in _AS_TEXT:
-        return _TEXT
-    if name not in ("list", "array", "struct", "map", "union"):
-        return None
-    # An array has its size among its children.
-    parts = [(label, each) for label, each in kind.children if not isinstance(each, int)]
-    inner = [_as_text(each) for _, each in parts]
-    if not any(inner):
-        return None
-    texts = [text or str(each) for text, (_, each) in zip(inner, parts, strict=True)]
-    if name == "list":
-        return f"{texts[0]}[]"
-    if name == "array":
-        return f"{texts[0]}[{dict(kind.children)['size']}]"
-    if name == "map":
-        return f"MAP({', '.join(texts)})"
-    if name == "struct":
-        fields = (f"{_quoted(each)} {text}" for (each, _), text in zip(parts, texts, strict=True))
-        return f"STRUCT({', '.join(fields)})"
-    return _TEXT
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _computed_columns(rows: Any) -> list[str]:
     """The names of the columns that a view of rows with this Arrow schema gets."""
     names = list(map(_folded, rows.names))
@@ -630,32 +636,5 @@ def _computed_columns(rows: Any) -> list[str]:
     return [each for each in COMPUTED if each not in names]
 
 
-def _quoted(name: str) -> str:
-    escaped = name.replace('"', '""')
-    return f'"{escaped}"'
-
-
-def _first_line(problem: BaseException) -> str:
-    return str(problem).strip().partition("\n")[0]
-
-
 def _is_advice(line: str) -> bool:
     return line.startswith("Did you mean")
-
-
-def _indented(tabs: re.Match[str]) -> str:
-    return "  " * len(tabs[0])
-
-
-def _shown(problem: BaseException) -> str:
-    """DuckDB's message without empty lines; its last lines may point into the query.
-
-    Tabs would be printed as escape sequences. A tab of an indent becomes two spaces. A tab of the
-    query becomes one space, because the line that points into the query counts it as one character.
-    """
-    lines = [line.rstrip() for line in str(problem).splitlines() if line.strip()]
-    lines = [
-        line.replace("\t", " ") if _QUOTED_QUERY.match(line) else _INDENT.sub(_indented, line)
-        for line in lines
-    ]
-    return "\n".join(lines) or type(problem).__name__
