@@ -390,7 +390,7 @@ def measure_commits(builder: Builder, places: dict[str, Path], sides: dict[str, 
 
 def measure_pass(place: Path, result: Aged) -> None:
     """One maintenance pass with default settings, and its vacuum."""
-    from semel.pipeline.landing import policy_of
+    from semel.pipeline.landing_plan import policy_of
     from semel.pipeline.maintenance import Task, run_pass
 
     policy = policy_of(LandSettings())

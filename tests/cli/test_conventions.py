@@ -11,6 +11,7 @@ import pytest
 from semel import cli
 from semel.broker.settings import BrokerSettings
 from semel.cli.flags import METAVARS, SHORT_FLAGS
+from semel.cli.groups import RunnableGroup
 from semel.cli.numbers import MqttVersion
 from semel.cli.option_groups import GENERAL, GroupedOption, SemelCommand
 from semel.cli.sections import SECTIONS
@@ -82,27 +83,28 @@ WITH_PASSWORD = {"pub", "sub", "fleet", "load", "ingest"}
 # Commands that stop after, or print, a number of things.
 WITH_COUNT = {
     *("pub", "sub", "fleet", "load", "demo"),
-    *("stream read", "stream tail", "lake history", "ctl top"),
+    *("stream read", "stream tail", "lake history", "ctl top", "land check", "land infer"),
 }
 WITH_DURATION = {"sub", "load", "demo", "ctl bans add"}
 WITH_DATA = {
     *("broker", "ingest", "up", "sql", "tables", "fleet", "demo", "doctor"),
     *("store", "stream", "ctl"),
+    *("land check", "land infer", "land retry", "land backfill"),
 }
 
 
 def commands(
     group: click.Group = cli.group, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, click.Command]]:
-    """Every command that is no group, by its words."""
+    """Every command that can be run, by its words."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
+        if not isinstance(command, click.Group) or isinstance(command, RunnableGroup):
+            yield " ".join((*path, name)), command
         if isinstance(command, click.Group):
             yield from commands(command, (*path, name))
-        else:
-            yield " ".join((*path, name)), command
 
 
 COMMANDS = dict(commands())

@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 from deltalake import write_deltalake
 
 from semel import __version__, cli
-from semel.cli.land import as_line
+from semel.cli.land_run import as_line
 from semel.pipeline.errors import PipelineError
-from semel.pipeline.landing import policy_of
+from semel.pipeline.landing_plan import policy_of
 from semel.pipeline.maintenance_process import describe
 from semel.pipeline.settings import LandSettings
 from semel.settings import settings_of

@@ -14,7 +14,10 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from semel.pipeline.errors import PipelineError
-from semel.pipeline.landing import Event, Landing, explain, make_plan
+from semel.pipeline.landing import Event, Landing
+from semel.pipeline.landing_errors import explain
+from semel.pipeline.landing_plan import make_plan
+from semel.pipeline.landing_target import OneTable, make_target
 from semel.pipeline.settings import LandSettings
 from semel.store.landing_notes import read_landing_notes
 from semel.store.roots import LocalRoot, open_root
@@ -148,18 +151,21 @@ def test_a_root_that_cannot_be_written_is_told_once_and_landing_goes_on(
 ) -> None:
     wanted = LandSettings(root=str(tmp_path / "root"), lake=str(tmp_path / "lake"))
     landing = Landing(make_plan(wanted), lambda event: None)
+    landing._target = make_target(landing.plan)
+    landing._target.watched[0].positions["n1"] = 7
 
     def refuse(*_: object, **__: object) -> int:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(LocalRoot, "write", refuse)
     for _ in range(3):
-        landing._note({"n1": 7}, is_last=True)
+        landing._note([], is_last=True)
     assert caplog.text.count("retention does not know what") == 1
     monkeypatch.undo()
-    landing._note({"n2": 8})
+    landing._target.watched[0].positions["n2"] = 8
+    landing._note([])
     assert read_landing_notes(landing.plan.root, "all") == []
-    landing._note({}, is_last=True)
+    landing._note([], is_last=True)
     (note,) = read_landing_notes(landing.plan.root, "all")
     assert note.landed == {"n1": 7, "n2": 8}
 
@@ -370,7 +376,7 @@ def test_a_landing_tries_again_a_few_times_and_after_each_batch_anew(
         if plans[0]:
             raise RuntimeError(FAILED + "Python worker failed to connect back.")
 
-    monkeypatch.setattr(Landing, "_start", lambda self, spark, once: None)
+    monkeypatch.setattr(OneTable, "start", lambda self, spark, once: Mock())
     monkeypatch.setattr(Landing, "_watch", watch)
     monkeypatch.setattr("semel.pipeline.landing.RETRY_SECONDS", (0.0, 0.0))
     Landing(make_plan(wanted), events.append).run(spark=Mock())

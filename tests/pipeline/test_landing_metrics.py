@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from semel.cli.land import as_line, serving_metrics
+from semel.cli.land_run import as_line, serving_metrics
 from semel.metrics.endpoint import CannotServeMetrics
 from semel.metrics.families import check_families
 from semel.metrics.text import OPENMETRICS, TEXT, write_families
-from semel.pipeline.landing import make_plan
 from semel.pipeline.landing_metrics import LandingMetrics, RecordWatch
+from semel.pipeline.landing_plan import make_plan
 from semel.pipeline.settings import LandSettings
 from semel.store.roots import LocalRoot, RootEntry
 from tests.metrics.exposition import Exposition, read_exposition

@@ -24,7 +24,9 @@ from semel.pipeline import compaction, maintenance
 from semel.pipeline.compaction import list_files
 from semel.pipeline.delta_log import log_entry
 from semel.pipeline.errors import PipelineError, TableError
-from semel.pipeline.landing import Landing, make_plan
+from semel.pipeline.landing import Landing
+from semel.pipeline.landing_plan import make_plan
+from semel.pipeline.landing_target import check_table
 from semel.pipeline.maintenance import (
     PassFailed,
     Task,
@@ -365,7 +367,7 @@ def test_a_landing_drops_a_torn_checkpoint_of_its_table_and_goes_on(
     land_many(address, 1, 4)
     DeltaTable(address).create_checkpoint()
     tear_checkpoint(address)
-    landing_of(tmp_path, "plant")._check_table()
+    check_table(landing_of(tmp_path, "plant").plan, address)
     assert [name for name in log_names(address) if "checkpoint" in name] == []
     (record,) = caplog.records
     assert "the checkpoint of version 4 was incomplete or missing" in record.getMessage()

@@ -13,10 +13,11 @@ from deltalake import DeltaTable
 
 from semel.pipeline import maintenance_process
 from semel.pipeline.compaction import list_files
-from semel.pipeline.landing import Landing, make_plan
+from semel.pipeline.landing import Landing
+from semel.pipeline.landing_plan import make_plan
+from semel.pipeline.landing_target import make_target
 from semel.pipeline.maintenance_process import Maintenance, Schedule
 from semel.pipeline.settings import LandSettings
-from semel.pipeline.table import Table
 from tests.pipeline.landing_rows import land_seqs
 from tests.pipeline.test_maintenance import HOUR, POLICY, actions, land_many, seqs
 
@@ -145,7 +146,7 @@ time.sleep(20)
             threading.Timer(0.5 * number, os.kill, (os.getpid(), signal.SIGTERM)).start()
 
     landing = Landing(make_plan(settings), send)
-    landing._table = Table(str(lake / "messages"))
+    landing._target = make_target(landing.plan)
     before = signal.signal(signal.SIGTERM, lambda *_: landing.stop())
     began = time.monotonic()
     try:
@@ -154,8 +155,8 @@ time.sleep(20)
     finally:
         signal.signal(signal.SIGTERM, before)
     assert time.monotonic() - began < 4
-    assert landing._maintenance is not None
-    assert landing._maintenance.pid is None
+    (maintenance,) = landing._maintenance.values()
+    assert maintenance.pid is None
 
 
 def test_a_process_ends_with_whoever_started_it(address: str) -> None:

@@ -28,7 +28,8 @@ from semel.pipeline.commit_probe import probe
 from semel.pipeline.errors import PipelineError, TableError, sentence_of
 from semel.pipeline.files import UNIQUE, TableLayout, write_files
 from semel.pipeline.lake_address import split_address, table_address
-from semel.pipeline.landing import Event, Landing, make_plan
+from semel.pipeline.landing import Event, Landing
+from semel.pipeline.landing_plan import make_plan
 from semel.pipeline.settings import LandSettings
 from semel.pipeline.table import LandingBatch, Table
 from tests.broker.live import Process

@@ -24,7 +24,7 @@ from semel import cli
 from semel.cli import up as up_command
 from semel.cli.sections import SECTIONS
 from semel.extras import MissingExtra
-from semel.pipeline.landing import make_plan as landing_plan
+from semel.pipeline.landing_plan import make_plan as landing_plan
 from semel.pipeline.settings import LandSettings
 from semel.processes import descendants, list_processes
 from semel.settings import SettingsError, load

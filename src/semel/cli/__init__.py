@@ -30,7 +30,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "ingest": ("semel.cli.ingest", "Record the messages of any broker in a stream."),
     "config": ("semel.cli.config", "Show and check the settings, and convert a mosquitto.conf."),
     "bridge": ("semel.cli.bridge", "Move messages between two brokers, at QoS 2 each once."),
-    "land": ("semel.cli.land", "Land the messages of a stream in a Delta table, each once."),
+    "land": ("semel.cli.land", "Land the messages of a stream in Delta tables, each once."),
     "sql": ("semel.cli.sql", "Query the tables of a lake, and what has not landed yet."),
     "tables": ("semel.cli.tables", "List the tables of a lake."),
     "lake": ("semel.cli.lake", "Compact and clean the tables of a lake, and list their commits."),

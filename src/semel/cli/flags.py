@@ -31,6 +31,7 @@ METAVARS: Final[Mapping[str, str]] = {
     "--keep-alive": "DURATION",
     "--key": "FILE",
     "--lake": "ADDRESS",
+    "--landing": "FILE",
     "--mqtt-version": "3.1.1|5",
     "--node": "NAME",
     "--password-file": "FILE",

@@ -1,6 +1,8 @@
 """Groups of commands that suggest a command for a misspelled one."""
 
+from collections.abc import Sequence
 from difflib import get_close_matches
+from typing import Any
 
 import click
 
@@ -28,3 +30,20 @@ class SuggestingGroup(click.Group):
                 sentence += f" Did you mean {' or '.join(map(repr, similar))}?"
             raise click.UsageError(sentence, ctx)
         return super().resolve_command(ctx, args)
+
+
+class RunnableGroup(SemelCommand, SuggestingGroup):
+    """A command that has commands of its own, such as `semel land` and `semel land check`."""
+
+    def __init__(self, *arguments: Any, examples: Sequence[str] = (), **others: Any) -> None:
+        super().__init__(
+            *arguments,
+            examples=examples,
+            invoke_without_command=True,
+            subcommand_metavar="[COMMAND]",
+            **others,
+        )
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)

@@ -1,43 +1,27 @@
-"""`semel land`: land a stream in a Delta table until SIGTERM or Ctrl-C."""
+"""`semel land`: land a stream in Delta tables until SIGTERM or Ctrl-C."""
 
-import json
-import logging
 import os
-import signal
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
 
 import click
 
 from semel import __version__
-from semel.cli.errors import sentence_of
 from semel.cli.flags import QUIET, json_option
-from semel.cli.live_line import LiveLine
-from semel.cli.option_groups import SemelCommand
-from semel.cli.safe_text import shown_text
+from semel.cli.groups import RunnableGroup
+from semel.cli.land_file import add_file_commands
+from semel.cli.land_run import log_to_stderr, run_landing
 from semel.cli.sections import SECTIONS
 from semel.cli.setting_options import options
-from semel.counts import count
-from semel.extras import MissingExtra
-from semel.metrics.endpoint import CannotServeMetrics, EndpointThread
-from semel.pipeline.errors import PipelineError
-from semel.pipeline.landing import Event, Landing, LandingPlan, make_plan
-from semel.pipeline.landing_metrics import LandingMetrics, RecordWatch
 from semel.pipeline.settings import LandSettings
 from semel.settings import Flags, load
 
-LOG: Final = logging.getLogger("semel.land")
 
-
-@click.command(
-    cls=SemelCommand,
+@click.group(
+    cls=RunnableGroup,
     examples=(
         "semel land --root /var/lib/semel/streams --lake /var/lib/semel/lake",
         "semel land --root s3://bucket/root --stream plant --lake s3://bucket/lake --once",
+        "semel land --root /var/lib/semel/streams --landing landing.toml",
     ),
 )
 @options(LandSettings)
@@ -45,128 +29,30 @@ LOG: Final = logging.getLogger("semel.land")
 @json_option("Print events as JSON, one object per line.")
 @QUIET
 @click.version_option(__version__, prog_name="semel", message="%(prog)s %(version)s")
-def command(config: Path | None, flags: Flags, once: bool, is_json: bool, quiet: bool) -> None:
-    """Land the messages of a stream in a Delta table, each exactly once.
+@click.pass_context
+def command(
+    context: click.Context,
+    config: Path | None,
+    flags: Flags,
+    once: bool,
+    is_json: bool,
+    quiet: bool,
+) -> None:
+    """Land the messages of a stream in Delta tables, each exactly once.
 
-    Spark reads the segments in --root and appends them to the table messages in --lake. The table
-    itself records which rows it has, so each message lands once even if a landing is killed, moved
-    or started twice. SIGTERM and Ctrl-C land the sealed rows first; a second signal exits at once,
-    which loses nothing either.
+    Spark reads the segments in --root and appends them to the table messages in --lake, or to the
+    tables of a landing file (--landing), with typed columns. A table itself records which rows it
+    has, so each message lands once even if a landing is killed, moved or started twice. SIGTERM and
+    Ctrl-C land the sealed rows first; a second signal exits at once, which loses nothing either.
     """
-    settings = load(SECTIONS, path=config, environ=os.environ, flags=flags)
-    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
-    for handler in logging.getLogger().handlers:
-        # py4j logs the exceptions that it raises, with tracebacks.
-        handler.addFilter(lambda record: "py4j" not in record.pathname)
-    report = LandReport(is_json=is_json, quiet=quiet)
-    land = settings.of(LandSettings)
-    try:
-        plan = make_plan(land)
-        with serving_metrics(land, plan, report.event) as emit:
-            landing = Landing(plan, emit)
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: landing.stop())
-            landing.run(once=once)
-    except (PipelineError, CannotServeMetrics, MissingExtra, OSError) as problem:
-        sentence = sentence_of(problem)
-        at = datetime.now(UTC).isoformat()
-        report.event({"at": at, "event": "failed", "problem": sentence})
-        raise click.ClickException(sentence) from None
-
-
-@contextmanager
-def serving_metrics(
-    settings: LandSettings, plan: LandingPlan, emit: Callable[[Event], None]
-) -> Iterator[Callable[[Event], None]]:
-    """Serve metrics during the block, if the settings say so. Yields where to send events.
-
-    Raises CannotServeMetrics.
-    """
-    if settings.metrics_port is None:
-        yield emit
+    if context.invoked_subcommand is not None:
+        if any(flags.values()) or config is not None or once:
+            raise click.UsageError(f"give options after {context.invoked_subcommand}", context)
         return
-    metrics = LandingMetrics()
-    endpoint = EndpointThread(metrics)
-    host, port = endpoint.start(settings.metrics_host, settings.metrics_port)
-    watch = RecordWatch(plan.root, plan.stream, metrics=metrics)
-    watch.start()
-
-    def emit_and_count(event: Event) -> None:
-        emit(event)
-        try:
-            metrics.take_event(event)
-        except Exception:
-            # Whatever is wrong with a number, landing must go on.
-            LOG.exception("an event is missing in the metrics")
-
-    try:
-        at = datetime.now(UTC).isoformat()
-        emit({"at": at, "event": "metrics", "host": host, "port": port})
-        yield emit_and_count
-    finally:
-        watch.stop()
-        endpoint.stop()
+    settings = load(SECTIONS, path=config, environ=os.environ, flags=flags)
+    log_to_stderr()
+    run_landing(settings.of(LandSettings), once=once, is_json=is_json, quiet=quiet)
 
 
-class LandReport:
-    """Prints the events of a landing: as JSON, or as lines, with batches in a live line."""
-
-    def __init__(self, *, is_json: bool, quiet: bool) -> None:
-        self._is_json = is_json
-        self._is_quiet = quiet
-        self._line = LiveLine()
-
-    def event(self, event: Event) -> None:
-        """Print an event. If the reader has closed the pipe, the landing continues."""
-        try:
-            self._print(event)
-        except BrokenPipeError:
-            # Python flushes the stream again when it exits.
-            devnull = open(os.devnull, "w")  # noqa: SIM115
-            if self._is_json:
-                sys.stdout = devnull
-            else:
-                sys.stderr = devnull
-            self._is_json, self._is_quiet = False, True
-
-    def _print(self, event: Event) -> None:
-        if self._is_json:
-            print(json.dumps(event), flush=True)
-        elif event["event"] == "failed":
-            self._line.clear()
-        elif not self._is_quiet:
-            if self._line.is_enabled and event["event"] == "batch":
-                self._line.show(as_line(event))
-            else:
-                self._line.print(as_line(event))
-
-
-def as_line(event: Event) -> str:
-    """An event as a line for people."""
-    kind: str = event["event"]
-    if kind == "starting":
-        return shown_text(
-            f"landing stream {event['stream']} of {event['root']} in {event['table']};"
-            " starting Spark"
-        )
-    if kind == "ready":
-        return f"Spark is ready; {count(event['landed_before'], 'row')} landed before"
-    if kind == "ended":
-        return f"{count(event['landed'], 'row')} landed"
-    if kind == "metrics":
-        host = f"[{event['host']}]" if ":" in event["host"] else event["host"]
-        return f"serving metrics on http://{host}:{event['port']}/metrics"
-    if kind == "maintenance":
-        return f"maintenance: {event['text']}"
-    parts = [
-        f"batch {event['batch']}",
-        count(event["rows"], "row"),
-        f"{event['landed']:,} landed",
-    ]
-    if event["lag_rows"] is not None:
-        parts.append(f"{count(event['lag_rows'], 'row')} behind")
-    if event["lag_seconds"] is not None:
-        parts.append(f"latency {event['lag_seconds']:.1f} s")
-    if event["rate"] is not None:
-        parts.append(f"{event['rate']:,} rows/s")
-    return "  ".join(parts)
+# The commands about landing files, which are `semel land check` and others.
+add_file_commands(command)

@@ -5,7 +5,7 @@ A flag takes precedence over the environment, and the environment over the file 
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,7 @@ from semel.pipeline.lake import no_lake
 from semel.pipeline.lake_address import local_folder
 from semel.pipeline.settings import LandSettings
 from semel.settings import Flags, load
+from semel.store.folder import STREAMS
 from semel.store.settings import StoreSettings
 from semel.up.plan import DATA as DATA_FOLDER
 from semel.up.plan import LAKE as NO_LAKE
@@ -106,6 +107,30 @@ def locate_lake(
 def lake_address(config: Path | None, lake: str | None) -> str:
     """The address of the lake, for a command that does not need its record."""
     return _lake_settings(config, lake, None, None)[-1]
+
+
+def landing_settings(
+    *,
+    config: Path | None,
+    landing: str | None,
+    lake: str | None,
+    root: str | None,
+    stream: str | None,
+    data: Path | None,
+) -> LandSettings:
+    """The settings of a landing, by default with the record and lake of the data folder."""
+    flags = _given(
+        land={"landing": landing, "lake": lake, "root": root, "stream": stream},
+        store={"data": data},
+    )
+    settings = load(sections(SECTIONS), path=config, environ=os.environ, flags=flags)
+    land, store = settings.of(UpLandSettings), settings.of(StoreSettings)
+    folder = Path(DATA_FOLDER) if store.data is None else store.data
+    return replace(
+        land,
+        lake=str(_lake_in(folder)) if land.lake == NO_LAKE else land.lake,
+        root=land.root or store.root or str(folder / STREAMS),
+    )
 
 
 def _lake_settings(

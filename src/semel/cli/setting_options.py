@@ -63,7 +63,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         LIMITS: ("maximum_unsealed_rows", "maximum_unsealed_bytes", "maximum_unwritten_bytes"),
     },
     "land": {
-        STORAGE: ("root", "stream", "lake", "table", "checkpoint"),
+        STORAGE: ("root", "stream", "lake", "table", "landing", "checkpoint"),
         MAINTENANCE: (
             *("maintenance", "target_file_size", "small_files", "file_retention"),
             "log_entries",

@@ -73,6 +73,7 @@ STOPPING_TEXTS: Final = {
     examples=(
         "semel up",
         "semel up --data /var/lib/semel --lake s3://bucket/lake",
+        "semel up --landing landing.toml",
         "semel up --no-land --quiet",
     ),
 )
@@ -97,6 +98,11 @@ STOPPING_TEXTS: Final = {
     help="Where the Delta tables are: a directory, or an object store.  [default: <data>/lake]",
 )
 @shared_option(
+    "--landing",
+    help="A landing file: the tables in which messages land by their topics, with typed columns.  "
+    "[default: all messages land in the table messages]",
+)
+@shared_option(
     "--interval",
     help="The minimum time from the start of one batch to the start of the next.  [default: 1s]",
 )
@@ -117,6 +123,7 @@ def command(
     anonymous: bool,
     root: str | None,
     lake: str | None,
+    landing: str | None,
     interval: str | None,
     no_maintenance: bool,
     no_land: bool,
@@ -126,7 +133,8 @@ def command(
     """Run a broker whose messages land in Delta tables, each exactly once.
 
     The broker speaks MQTT 3.1.1 and 5.0, acknowledges a message when it is on disk, and records
-    every message; Spark lands the record in the table messages. A part that dies is restarted.
+    every message; Spark lands the record in the table messages, or in the tables of a landing
+    file. A part that dies is restarted.
     Ctrl-C and SIGTERM stop the broker, land what it has recorded, and stop the landing. A second
     Ctrl-C leaves the landing to the next start, which loses nothing.
 
@@ -138,6 +146,7 @@ def command(
         "store": {"data": data, "root": root},
         "land": {
             "lake": lake,
+            "landing": landing,
             "interval": interval,
             "maintenance": False if no_maintenance else None,
         },

@@ -52,6 +52,24 @@ def spans_of_batch(checkpoint: Path, batch: int) -> dict[str, Span]:
     return spans
 
 
+def last_batch(checkpoint: Path) -> int | None:
+    """The last batch that is done."""
+    return max(_batches(checkpoint / "commits"), default=None)
+
+
+def spans_since_start(checkpoint: Path, batch: int) -> dict[str, Span]:
+    """The rows that a query covers on each node from where it began to the end of a batch.
+
+    The query has one source, `format("mqtt")`. Raises OptionError if the checkpoint does not tell.
+    """
+    end = _offset_of(checkpoint, batch)
+    return {
+        node: (began_after(end, node) + 1, last)
+        for node, last in positions_of(end).items()
+        if last > began_after(end, node)
+    }
+
+
 def _offset_of(checkpoint: Path, batch: int) -> Offset:
     shown = checkpoint / "offsets" / str(batch)
     try:

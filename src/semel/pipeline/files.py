@@ -14,10 +14,10 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
 from math import isfinite
@@ -96,28 +96,63 @@ class TableLayout:
 
 def write_files(batches: Iterable[pa.RecordBatch], layout: TableLayout) -> list[DataFile]:
     """Write all rows; returns the files in the order in which they were written."""
-    folder = TableFolder(layout.address)
-    written: list[DataFile] = []
-    buffers: dict[tuple[Any, ...], list[pa.Table]] = {}
-    sizes: dict[tuple[Any, ...], int] = {}
-
-    def release(key: tuple[Any, ...]) -> None:
-        table = pa.concat_tables(buffers.pop(key))
-        del sizes[key]
-        written.append(_write(folder, table, layout, key))
-
+    writer = FileWriter(layout)
     for batch in batches:
-        if not batch.num_rows:
-            continue
-        table = in_utc(pa.Table.from_batches([batch]))
-        for key, part in _parts(table, layout.partition_by):
-            buffers.setdefault(key, []).append(part)
-            sizes[key] = sizes.get(key, 0) + part.nbytes
-        while sum(sizes.values()) > BUFFER_BYTES:
-            release(max(sizes, key=lambda each: sizes[each]))
-    for key in list(buffers):
-        release(key)
-    return written
+        writer.add(pa.Table.from_batches([batch]))
+    return writer.finish()
+
+
+class FileWriter:
+    """Writes rows as they come, and keeps at most `buffer_bytes` of them in memory."""
+
+    def __init__(self, layout: TableLayout, buffer_bytes: int | None = None) -> None:
+        self._layout = layout
+        self._buffer_bytes = BUFFER_BYTES if buffer_bytes is None else buffer_bytes
+        self._folder = TableFolder(layout.address)
+        self._written: list[DataFile] = []
+        self._buffers: dict[tuple[Any, ...], list[pa.Table]] = {}
+        self._sizes: dict[tuple[Any, ...], int] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        """Add rows, which all have the same columns."""
+        if not rows.num_rows:
+            return
+        for key, part in _parts(in_utc(rows), self._layout.partition_by):
+            self._buffers.setdefault(key, []).append(part)
+            self._sizes[key] = self._sizes.get(key, 0) + part.nbytes
+        while sum(self._sizes.values()) > self._buffer_bytes:
+            self._release(max(self._sizes, key=lambda each: self._sizes[each]))
+
+    def finish(self) -> list[DataFile]:
+        """Write what is left; returns the files in the order in which they were written."""
+        for key in list(self._buffers):
+            self._release(key)
+        return self._written
+
+    def _release(self, key: tuple[Any, ...]) -> None:
+        table = pa.concat_tables(self._buffers.pop(key))
+        del self._sizes[key]
+        self._written.append(_write(self._folder, table, self._layout, key))
+
+
+def new_part(
+    address: str, file: DataFile, landed: Mapping[str, int], numbering: str
+) -> list[DataFile]:
+    """The rows of a file after these positions: the file, nothing, or a new file."""
+    at = {node: landed[node] for node in file.runs}
+    if all(runs[0][0] > at[node] for node, runs in file.runs.items()):
+        return [file]
+    if all(runs[-1][1] <= at[node] for node, runs in file.runs.items()):
+        return []
+    rows = TableFolder(address).read(file.path)
+    mask = None
+    for node, seq in at.items():
+        new = pc.and_(pc.equal(rows.column("node"), node), pc.greater(rows.column("seq"), seq))
+        mask = new if mask is None else pc.or_(mask, new)
+    folder = file.path.rpartition("/")[0]
+    layout = TableLayout(address, numbering=numbering, folder=folder)
+    rest = write_files(rows.filter(mask).to_batches(), layout)
+    return [replace(each, partition=file.partition) for each in rest]
 
 
 def in_utc(table: pa.Table) -> pa.Table:

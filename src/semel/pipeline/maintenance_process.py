@@ -122,8 +122,17 @@ class Maintenance:
     `emit` is called on the maintenance thread, with an event for each action.
     """
 
-    def __init__(self, table: str, policy: Policy, emit: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        table: str,
+        policy: Policy,
+        emit: Callable[[Event], None],
+        *,
+        turn: "threading.Lock | None" = None,
+    ) -> None:
+        """Of tables with the same `turn`, one is maintained at a time."""
         self._table = table
+        self._turn = threading.Lock() if turn is None else turn
         self._policy = policy
         self._emit = emit
         self._schedule = Schedule(policy)
@@ -191,9 +200,12 @@ class Maintenance:
         while not self._stopping.wait(POLL_SECONDS):
             now = time.monotonic()
             version = self._version
-            if self._schedule.is_due(version, now):
-                vacuum = self._schedule.wants_vacuum(now, time.time())
-                self._pass(version, vacuum=vacuum)
+            if self._schedule.is_due(version, now) and self._turn.acquire(blocking=False):
+                try:
+                    vacuum = self._schedule.wants_vacuum(now, time.time())
+                    self._pass(version, vacuum=vacuum)
+                finally:
+                    self._turn.release()
 
     def _pass(self, version: int, *, vacuum: bool) -> None:
         problem, vacuumed = self._work(vacuum=vacuum)

@@ -118,6 +118,16 @@ def close(spark: "SparkSession") -> None:
     _end_java()
 
 
+@contextmanager
+def temporary_session(name: str, *, master: str | None = None) -> "Iterator[SparkSession]":
+    """A session during the block, as `session` gives it, and closed as `close` does it."""
+    made = session(name, master=master)
+    try:
+        yield made
+    finally:
+        close(made)
+
+
 def trial() -> dict[str, str | list[str]]:
     """Start a session, run a Python worker, stop the session; returns the versions found.
 

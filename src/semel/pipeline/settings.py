@@ -25,6 +25,11 @@ class LandSettings:
         "Where the tables are: a folder, or an object store such as s3://bucket/lake.",
     )
     table: str = setting("messages", "The table in the lake. It holds one stream.")
+    landing: Path | None = setting(  # noqa: RUF009
+        None,
+        "A landing file: the tables in which messages land by their topics, with typed columns, "
+        "instead of one table with all messages.",
+    )
     checkpoint: Path | None = setting(  # noqa: RUF009
         None,
         "The folder of Spark's checkpoint. By default _checkpoints/<table> in the lake, if the "

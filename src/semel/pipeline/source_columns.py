@@ -39,6 +39,13 @@ COLUMNS: Final = {
     "message_expiry": "bigint",
     "user_properties": "array<struct<key:string,value:string>>",
 }
+# A column of landed tables: the day of `received` in UTC. Spark's to_date() uses the time zone of
+# the session, which may be the user's.
+DATE: Final = "date"
+UTC_DATE: Final = """
+    date_from_unix_date(cast(
+        (unix_micros(received) - pmod(unix_micros(received), 86400000000)) div 86400000000 as int))
+"""
 # The key of the column metadata with the options of a table.
 TABLE_OPTIONS: Final = "semel.options"
 NEVER_NULL: Final = frozenset(

@@ -18,13 +18,12 @@ delta-rs does not call fsync: a commit counts when its log entry is on disk (`de
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count, pairwise
 from typing import Any, Final
 
-import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import Field
@@ -51,8 +50,7 @@ from semel.pipeline.files import (
     DataFile,
     Run,
     TableFolder,
-    TableLayout,
-    write_files,
+    new_part,
 )
 from semel.pipeline.lake_address import local_folder, split_address
 from semel.pipeline.stream_record import StreamRecord, runs_label
@@ -66,7 +64,7 @@ ATTEMPTS: Final = 50
 # Attempts to add columns to a table that other writers change at the same time.
 ADD_ATTEMPTS: Final = 10
 # Tables that a process keeps loaded, by address.
-CACHE_SIZE: Final = 8
+CACHE_SIZE: Final = 64
 _CACHE: Final[dict[str, "Table"]] = {}
 # Log entries that are searched for the last commit of a query: other programs may write to its
 # table continuously. The table of a stream has no other writers, and its log is searched in full.
@@ -115,6 +113,17 @@ class LandingBatch:
     may_skip: bool = False
     may_add_columns: bool = False
     overwrite: bool = False
+    # Whether a table without rows of a node may begin with any of its rows.
+    begins_anywhere: bool = False
+    # Which rows are new, if neither the stream nor the query decides that.
+    select: "Selection | None" = None
+    # The description of the table, if it is created; None: that of a stream, or none.
+    description: str | None = None
+
+
+# The files of a commit that are new in a version of a table, and app transactions; or None.
+CommitChoice = tuple[Sequence[DataFile], list[Transaction]] | None
+Selection = Callable[[DeltaTable, Sequence[DataFile]], CommitChoice]
 
 
 @dataclass(frozen=True)
@@ -243,7 +252,7 @@ class Table:
 
     def _prepare(self, batch: LandingBatch) -> DeltaTable:
         """The table, created or widened if necessary, and checked against the batch."""
-        schema = Schema.from_json(json.dumps(nullable(json.loads(batch.schema))))
+        schema = _schema_of(batch)
         table, new = self._load_checked(batch, schema)
         for _ in range(ADD_ATTEMPTS):
             if not new:
@@ -270,8 +279,9 @@ class Table:
         table = self.load()
         if table is None:
             # A new table can only take rows from the beginning of the record.
-            self._decide(batch, self._spans(batch), {})
-            self.create(schema, batch.partition_by, batch.stream)
+            if batch.stream is not None and batch.select is None:
+                self._decide(batch, self._spans(batch), {})
+            self.create(schema, batch.partition_by, batch.stream, batch.description)
             table = self.load()
             assert table is not None
         elif batch.query is None or table.transaction_version(query_id(batch.query)) is None:
@@ -286,7 +296,22 @@ class Table:
             )
         return table, new
 
-    def create(self, schema: Schema, partition_by: Sequence[str], stream: str | None) -> None:
+    def new_columns_for(self, batch: LandingBatch) -> list[str]:
+        """The columns that the rows of a batch would add. Raises TableError if they do not fit."""
+        table = self.load()
+        if table is None:
+            return []
+        schema = _schema_of(batch)
+        self._check_fits(table, batch, schema)
+        return [each.name for each in new_columns(table.schema(), schema)]
+
+    def create(
+        self,
+        schema: Schema,
+        partition_by: Sequence[str],
+        stream: str | None,
+        description: str | None = None,
+    ) -> None:
         """Create an empty table, unless another writer has just done so."""
         self._probe_once()
         names = {field.name for field in schema.fields}
@@ -302,7 +327,7 @@ class Table:
                 # A landing commits every second: more than a day of entries would be slow to list.
                 configuration=None if stream is None else {LOG_RETENTION: "interval 1 days"},
                 name=None if stream is None else stream_id(stream),
-                description=None if stream is None else f"Messages of the MQTT stream {stream}",
+                description=description or (stream and f"Messages of the MQTT stream {stream}"),
                 storage_options=self.storage or None,
             )
         except (DeltaError, OSError) as problem:
@@ -310,7 +335,7 @@ class Table:
                 raise TableError(
                     f"{self.shown} cannot be created: {one_line(problem)}"
                 ) from problem
-        if not partition_by:
+        if not partition_by and description is None:
             # Warn users of .partitionBy() now, and not when the table is large.
             LOG.warning(
                 "%s is created without partitions: to partition it, delete it and give option"
@@ -442,10 +467,10 @@ class Table:
 
     # --- which rows of a batch are new ------------------------------------------------------------
 
-    def _select_new(
-        self, table: DeltaTable, batch: LandingBatch
-    ) -> tuple[Sequence[DataFile], list[Transaction]] | None:
+    def _select_new(self, table: DeltaTable, batch: LandingBatch) -> CommitChoice:
         """The files and app transactions of the commit, or None if there is nothing to commit."""
+        if batch.select is not None:
+            return batch.select(table, batch.files)
         transactions = []
         if batch.query is not None:
             assert batch.number is not None
@@ -476,7 +501,7 @@ class Table:
             files = [
                 new
                 for each in batch.files
-                for new in self._new_part(each, decision.landed, numbering)
+                for new in new_part(self.address, each, decision.landed, numbering)
             ]
         return (files, transactions) if decision.positions else None
 
@@ -546,7 +571,7 @@ class Table:
 
     def _beginning(self, batch: LandingBatch, node: str, first: int) -> int:
         """The first row of a node that has not landed yet."""
-        if batch.record is None:
+        if batch.record is None or batch.begins_anywhere:
             return first
         held = batch.record.ranges(node)
         if not held and not batch.record.owners([node])[node]:
@@ -595,25 +620,6 @@ class Table:
             " land in another table"
         )
 
-    def _new_part(
-        self, file: DataFile, landed: Mapping[str, int], numbering: str
-    ) -> list[DataFile]:
-        """The rows of a file that have not landed: the file, nothing, or a new file."""
-        at = {node: landed[node] for node in file.runs}
-        if all(runs[0][0] > at[node] for node, runs in file.runs.items()):
-            return [file]
-        if all(runs[-1][1] <= at[node] for node, runs in file.runs.items()):
-            return []
-        rows = TableFolder(self.address).read(file.path)
-        mask = None
-        for node, seq in at.items():
-            new = pc.and_(pc.equal(rows.column("node"), node), pc.greater(rows.column("seq"), seq))
-            mask = new if mask is None else pc.or_(mask, new)
-        folder = file.path.rpartition("/")[0]
-        layout = TableLayout(self.address, numbering=numbering, folder=folder)
-        rest = write_files(rows.filter(mask).to_batches(), layout)
-        return [replace(each, partition=file.partition) for each in rest]
-
 
 def cached_table(address: str) -> Table:
     """A table that stays loaded in this process, so that each batch reads only new commits.
@@ -635,6 +641,11 @@ def new_columns(table: Schema, rows: Schema) -> list[Field]:
         for field in rows.fields
         if field.name not in names
     ]
+
+
+def _schema_of(batch: LandingBatch) -> Schema:
+    """The columns of the rows of a batch, all nullable."""
+    return Schema.from_json(json.dumps(nullable(json.loads(batch.schema))))
 
 
 def _names(columns: Iterable[Field]) -> str:

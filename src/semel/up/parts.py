@@ -89,6 +89,8 @@ def landing_part(plan: UpPlan, environ: Mapping[str, str]) -> Part:
     environment["SEMEL_LAND_LAKE"] = plan.lake
     if plan.checkpoint is not None:
         environment["SEMEL_LAND_CHECKPOINT"] = str(plan.checkpoint)
+    if plan.landing is not None:
+        environment["SEMEL_LAND_LANDING"] = str(plan.landing)
     if plan.interval is not None:
         environment["SEMEL_LAND_INTERVAL"] = plan.interval
     if not plan.maintenance:

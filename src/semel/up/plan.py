@@ -16,7 +16,8 @@ from semel.broker.settings import BrokerSettings
 from semel.extras import EXTRAS, MissingExtra, missing
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.lake_address import check_table_name, local_folder
-from semel.pipeline.landing import landing_table
+from semel.pipeline.landing_file import read_landing_file
+from semel.pipeline.landing_plan import LANDING_FILE, landing_table
 from semel.pipeline.settings import LandSettings
 from semel.settings import Section, Settings, SettingsError, load, setting
 from semel.store.folder import STREAMS
@@ -66,7 +67,7 @@ class UpPlan:
     root: str | None
     # Streams to record besides those of the file, as NAME=FILTER.
     streams: tuple[str, ...]
-    # The stream to land, and its table.
+    # The stream to land, its table, and the landing file with the tables that it has instead.
     stream: str
     lake: str
     table: str
@@ -80,8 +81,11 @@ class UpPlan:
     has_listeners: bool = False
     anonymous: bool | None = None
     connection_messages: bool = False
-    # Whether the landing maintains its table.
+    # Whether the landing maintains its tables.
     maintenance: bool = True
+    landing: Path | None = None
+    # The tables that are landed.
+    tables: tuple[str, ...] = ()
     # Those of data, root, lake, stream and table that have the same value if only the file is
     # read: a suggested command with --config does not need flags for them.
     by_file: frozenset[str] = frozenset()
@@ -130,10 +134,15 @@ def make_plan(
     choose_listeners(settings, broker)
     lake = str(data / LAKE_FOLDER) if land.lake == LAKE else land.lake
     checkpoint = land.checkpoint
+    tables: tuple[str, ...] = (land.table,)
     try:
-        check_table_name(land.table)
+        if land.landing is None:
+            check_table_name(land.table)
+        elif lands:
+            tables = tuple(each.name for each in read_landing_file(land.landing).tables)
         if local_folder(lake) is None and checkpoint is None:
-            checkpoint = data / "checkpoints" / land.table
+            name = land.table if land.landing is None else f"{LANDING_FILE}-{land.stream}"
+            checkpoint = data / "checkpoints" / name
     except PipelineError as problem:
         raise SettingsError([f"[land]: {problem}"]) from None
     if land.metrics_port and land.metrics_port == broker.metrics_port:
@@ -162,6 +171,8 @@ def make_plan(
         anonymous=broker.anonymous,
         connection_messages=broker.connection_messages,
         maintenance=land.maintenance,
+        landing=land.landing,
+        tables=tables,
         by_file=frozenset() if config is None else _given_by_file(settings, config, lake),
     )
 
@@ -206,15 +217,16 @@ def check_extras(plan: UpPlan) -> None:
 
 
 def note_landing(plan: UpPlan) -> None:
-    """Write a landing note under the root, so that retention keeps rows that have not landed.
+    """Write landing notes under the root, so that retention keeps rows that have not landed.
 
     Blocks. A failure is ignored: the landing writes the note too when it starts, and reports
     problems.
     """
     at = datetime.now(UTC).isoformat(timespec="seconds")
     with suppress(OSError, RootError, PipelineError, MissingExtra):
-        table = without_secrets(landing_table(plan.lake, plan.table))
-        declare_landing(open_root(plan.record), plan.stream, table, at=at)
+        for name in plan.tables:
+            table = without_secrets(landing_table(plan.lake, name))
+            declare_landing(open_root(plan.record), plan.stream, table, at=at)
 
 
 def create_lake_folder(plan: UpPlan) -> None:

@@ -39,12 +39,14 @@ def read_extent(plan: UpPlan) -> RecordExtent | None:
 
 
 def read_landed(plan: UpPlan, node: str) -> int:
-    """The last row of a node in the table; blocks. Raises PipelineError and OSError."""
+    """The last row of a node that all tables have; blocks. Raises PipelineError and OSError."""
     from semel.pipeline.lake_address import table_address
     from semel.pipeline.table import Table
 
     try:
-        found = Table(table_address(plan.lake, plan.table)).positions(plan.stream, [node])
+        return min(
+            Table(table_address(plan.lake, name)).positions(plan.stream, [node]).get(node, 0)
+            for name in plan.tables
+        )
     except RootError as problem:
         raise PipelineError(str(problem)) from None
-    return found.get(node, 0)

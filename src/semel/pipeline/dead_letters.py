@@ -1,0 +1,158 @@
+"""Dead letters: messages that a table takes by its topic, but cannot decode.
+
+They are rows of one Delta table of the lake, each with the table that it was for, the reason, the
+column or byte where it failed, and the payload. So one bad payload neither stops the landing nor is
+it lost.
+
+For each table and node, an app transaction of the dead letters has the seq of the last one. They
+are committed before the rows of their table, so that a repeated batch finds them:
+
+    semel/dead/<stream>/<table>/<node>
+
+`dead_letter_retry.py` decodes them again, after the landing file was corrected.
+"""
+
+import json
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable, Transaction
+from pyspark.sql.types import StructType
+
+from semel.pipeline.files import REPEATED, DataFile, TableLayout, new_part
+from semel.pipeline.json_decoding import explain_json
+from semel.pipeline.landing_file import ALWAYS
+from semel.pipeline.source_columns import COLUMNS as RECORD_COLUMNS
+from semel.pipeline.source_columns import DATE
+from semel.pipeline.table import CommitChoice, LandingBatch, cached_table
+
+if TYPE_CHECKING:
+    from semel.pipeline.decoders.outcome import Problem
+    from semel.pipeline.table_rows import TableShape
+
+LOG: Final = logging.getLogger("semel.pipeline")
+
+# The columns of dead letters. Those of the record that tables have (`message_columns`) are added.
+COLUMNS: Final = {
+    "stream": "string",
+    # Not called table, column or byte, which are keywords of SQL.
+    "table_name": "string",
+    **{name: RECORD_COLUMNS[name] for name in (*ALWAYS, "payload")},
+    "reason": "string",
+    "column_name": "string",
+    "byte_offset": "int",
+}
+
+
+def dead_letters_layout(address: str) -> TableLayout:
+    """How dead letters are written to files."""
+    return TableLayout(address, (DATE,), numbering=REPEATED)
+
+
+def dead_letters_of(rows: pa.Table, problems: str, shape: "TableShape", stream: str) -> pa.Table:
+    """The dead letters of a table, from rows whose column `problems` is not null."""
+    payloads = rows.column("payload").to_pylist()
+    found = rows.column(problems).to_pylist()
+    for place, payload in enumerate(payloads):
+        if found[place]["reason"] is None:
+            found[place] = asdict(explain(payload, shape))
+    count = rows.num_rows
+    columns = {name: rows.column(name) for name in rows.column_names if name in RECORD_COLUMNS}
+    columns["stream"] = pa.array([stream] * count, pa.string())
+    columns["table_name"] = pa.array([shape.name] * count, pa.string())
+    columns["reason"] = pa.array([each["reason"] for each in found], pa.string())
+    columns["column_name"] = pa.array([each["column"] for each in found], pa.string())
+    columns["byte_offset"] = pa.array([each["byte"] for each in found], pa.int32())
+    columns[DATE] = rows.column(DATE)
+    names = column_names(rows.column_names)
+    return pa.table([columns[name] for name in names], names=names)
+
+
+def column_names(record: Iterable[str]) -> list[str]:
+    """The columns of dead letters of messages that have these columns of the record."""
+    added = [name for name in record if name in RECORD_COLUMNS and name not in COLUMNS]
+    return [*COLUMNS, *added, DATE]
+
+
+def schema_json(record: Iterable[str]) -> str:
+    """The schema of dead letters, as JSON of Spark."""
+    kinds = RECORD_COLUMNS | COLUMNS | {DATE: "date"}
+    ddl = ", ".join(f"{name} {kinds[name]}" for name in column_names(record))
+    return StructType.fromDDL(ddl).json()
+
+
+def explain(payload: bytes, shape: "TableShape") -> "Problem":
+    """Why Spark could not decode a payload."""
+    from semel.pipeline.decoders.compression import decompress
+    from semel.pipeline.decoders.outcome import Problem
+
+    if shape.compression is not None:
+        from semel.pipeline.arrow_decoding import DECOMPRESSED_BYTES
+
+        plain, problems = decompress(
+            pa.array([payload], pa.binary()), shape.compression, DECOMPRESSED_BYTES
+        )
+        if problems:
+            return problems[0]
+        payload = plain[0].as_py()
+    columns = StructType.fromJson(json.loads(shape.decoded))
+    if shape.decoder in ("json", "json_text"):
+        return explain_json(payload, columns if shape.decoder == "json" else None)
+    if not payload and shape.decoder != "text":
+        return Problem("the payload is empty")
+    try:
+        text = payload.decode("utf-8")
+    except UnicodeDecodeError as problem:
+        return Problem("the payload is not UTF-8", byte=problem.start)
+    shown = repr(text if len(text) <= 60 else text[:60] + "…")
+    if shape.decoder == "number":
+        kind = columns.fields[0].dataType.simpleString()
+        return Problem(f"expected a number of type {kind}, found {shown}", columns.fields[0].name)
+    wanted = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in columns.fields)
+    return Problem(f"expected one record of {wanted}, found {shown}")
+
+
+# --- committing -----------------------------------------------------------------------------------
+
+
+def dead_id(stream: str, table: str, node: str) -> str:
+    """The app transaction whose version is the seq of the last dead letter of a table and node."""
+    return f"semel/dead/{stream}/{table}/{node}"
+
+
+def commit_dead_letters(
+    address: str, stream: str, table: str, files: Sequence[DataFile], schema: str
+) -> None:
+    """Commit the dead letters of one table that are not there yet. Raises TableError.
+
+    `schema` is that of `schema_json`.
+    """
+
+    def select(loaded: DeltaTable, files: Sequence[DataFile]) -> CommitChoice:
+        nodes = {node for each in files for node in each.runs}
+        landed = {
+            node: loaded.transaction_version(dead_id(stream, table, node)) or 0 for node in nodes
+        }
+        new = [part for each in files for part in new_part(address, each, landed, REPEATED)]
+        last: dict[str, int] = {}
+        for each in new:
+            for node, runs in each.runs.items():
+                last[node] = max(last.get(node, 0), runs[-1][1])
+        transactions = [
+            Transaction(dead_id(stream, table, node), seq) for node, seq in sorted(last.items())
+        ]
+        return (new, transactions) if new else None
+
+    cached_table(address).commit(
+        LandingBatch(
+            files=files,
+            schema=schema,
+            partition_by=(DATE,),
+            may_add_columns=True,
+            select=select,
+            description="Messages that a landing could not decode",
+        )
+    )

@@ -1,0 +1,325 @@
+"""What a landing file makes of recorded messages, before anything lands; and columns from them.
+
+The check runs the same expressions as the landing, on the last messages of the record.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql import functions
+from pyspark.sql.types import ArrayType, DataType, StructType
+
+from semel.pipeline.dead_letters import dead_letters_of
+from semel.pipeline.errors import OptionError, PipelineError, TableError
+from semel.pipeline.landing_file import LandedTable
+from semel.pipeline.landing_plan import LandingPlan, landing_table
+from semel.pipeline.stream_record import StreamRecord
+from semel.pipeline.table import LandingBatch, Table
+from semel.pipeline.table_rows import (
+    BAD,
+    TableShape,
+    needed_columns,
+    rows_of_tables,
+    without_ansi,
+)
+from semel.pipeline.tables_sink import rows_of_table
+from semel.pipeline.topic_template import LandingTemplate
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# Rows of a table, and topics and reasons, that a check shows.
+SHOWN_ROWS: Final = 3
+SHOWN_TOPICS: Final = 10
+# Text of payloads from which columns are inferred.
+INFERRED_BYTES: Final = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class BadMessages:
+    """Messages that cannot be decoded, for the same reason."""
+
+    reason: str
+    column: str | None
+    count: int
+    # One of them.
+    topic: str
+    node: str
+    seq: int
+
+
+@dataclass(frozen=True)
+class TableCheck:
+    """What a table would get of the messages."""
+
+    table: str
+    topic: str
+    # Messages that the template takes; those that become rows; those that the filter leaves out.
+    taken: int
+    rows: int
+    left_out: int
+    bad: tuple[BadMessages, ...]
+    # Names and types of all columns.
+    columns: dict[str, str]
+    # The first rows.
+    sample: tuple[dict[str, Any], ...]
+    # Columns that the table will get, and why it cannot take the rows.
+    new_columns: tuple[str, ...] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """What a landing file makes of the last messages of a stream."""
+
+    messages: int
+    tables: tuple[TableCheck, ...]
+    # Messages that no table takes, and some of their topics.
+    unmatched: int
+    unmatched_topics: tuple[str, ...] = field(default=())
+
+
+def explain_topic(tables: Sequence[LandedTable], topic: str) -> dict[str, str | None]:
+    """For each table, why it does not take a topic; None if it does."""
+    return {each.name: each.template.explain(topic) for each in tables}
+
+
+def check_landing(spark: "SparkSession", plan: LandingPlan, count: int) -> FileCheck:
+    """Check the landing file against the last messages. Raises PipelineError."""
+    assert plan.file is not None
+    tables = plan.file.tables
+    messages = last_messages(spark, plan, count, needed_columns(tables))
+    with without_ansi(spark):
+        frame, shapes = rows_of_tables(messages, tables, {})
+        found = frame.toArrow()
+    topics = found.column("topic").to_pylist()
+    is_taken = {
+        topic: [each.template.explain(topic) is None for each in tables] for topic in set(topics)
+    }
+    checks = []
+    for place, (table, shape) in enumerate(zip(tables, shapes, strict=True)):
+        taken = sum(is_taken[topic][place] for topic in topics)
+        checks.append(_check_table(plan, table, shape, found, place, taken))
+    lost = [topic for topic in topics if not any(is_taken[topic])]
+    return FileCheck(
+        messages=len(topics),
+        tables=tuple(checks),
+        unmatched=len(lost),
+        unmatched_topics=tuple(topic for topic, _ in Counter(lost).most_common(SHOWN_TOPICS)),
+    )
+
+
+def _check_table(
+    plan: LandingPlan,
+    table: LandedTable,
+    shape: TableShape,
+    found: pa.Table,
+    place: int,
+    taken: int,
+) -> TableCheck:
+    rows = rows_of_table(found, place, shape)
+    bad = found.filter(found.column(f"{BAD}{place}").is_valid())
+    new, problem = fit_of(plan, shape)
+    columns = {
+        each.name: each.dataType.simpleString()
+        for each in StructType.fromJson(json.loads(shape.schema)).fields
+    }
+    return TableCheck(
+        table=table.name,
+        topic=table.template.text,
+        taken=taken,
+        rows=rows.num_rows,
+        left_out=taken - rows.num_rows - bad.num_rows,
+        bad=_grouped(dead_letters_of(bad, f"{BAD}{place}", shape, plan.stream)),
+        columns=columns,
+        sample=tuple(rows.slice(0, SHOWN_ROWS).to_pylist()),
+        new_columns=new,
+        problem=problem,
+    )
+
+
+def fit_of(plan: LandingPlan, shape: TableShape) -> tuple[tuple[str, ...], str | None]:
+    """The columns that an existing table will get, and why it cannot take the rows, if so."""
+    table = Table(landing_table(plan.lake, shape.name))
+    try:
+        new = table.new_columns_for(
+            LandingBatch([], shape.schema, shape.partition_by, stream=plan.stream)
+        )
+    except TableError as problem:
+        return (), (
+            f"{problem}; a landing file cannot change that: give the table another name there, and"
+            " fill it with `semel land backfill`"
+        )
+    return tuple(new), None
+
+
+def _grouped(letters: pa.Table) -> tuple[BadMessages, ...]:
+    """Dead letters by reason, the most frequent first."""
+    groups: dict[tuple[str, str | None], list[dict[str, Any]]] = {}
+    for each in letters.drop_columns(["payload"]).to_pylist():
+        groups.setdefault((each["reason"], each["column_name"]), []).append(each)
+    found = [
+        BadMessages(
+            reason,
+            column,
+            len(rows),
+            topic=rows[0]["topic"],
+            node=rows[0]["node"],
+            seq=rows[0]["seq"],
+        )
+        for (reason, column), rows in groups.items()
+    ]
+    return tuple(sorted(found, key=lambda each: -each.count))
+
+
+def last_messages(
+    spark: "SparkSession",
+    plan: LandingPlan,
+    count: int,
+    columns: Iterable[str],
+    template: LandingTemplate | None = None,
+) -> "DataFrame":
+    """The last messages of the record (of a template), at most `count`. Raises PipelineError."""
+    record = StreamRecord(plan.root_address, plan.stream)
+    first = {}
+    for node in plan.root.nodes(plan.stream):
+        held = record.ranges(node)
+        if held:
+            # A template may take few of the messages, so more of them are read.
+            reach = count if template is None else 100 * count
+            first[node] = max(held[0][0], held[-1][1] - reach + 1)
+    if not first:
+        raise PipelineError(
+            f"{plan.root.address} has no sealed messages of stream {plan.stream} yet: publish some,"
+            " and wait a few seconds"
+        )
+    messages = (
+        spark.read.format("mqtt")
+        .option("root", plan.root_address)
+        .option("stream", plan.stream)
+        .option("start", json.dumps(first))
+        .option("columns", ",".join(columns))
+        .load()
+    )
+    if template is not None:
+        messages = messages.where(template.takes(functions.col("topic")))
+    return messages.orderBy(functions.desc("received"), functions.desc("seq")).limit(count)
+
+
+# --- columns from messages ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class InferredTable:
+    """A table for the messages of a template, from what was recorded."""
+
+    name: str
+    topic: str
+    decoder: str
+    # Spark's DDL; None if the decoder needs none.
+    columns: str | None
+    messages: int
+    # Messages that are not of this kind.
+    others: int
+
+    def as_toml(self) -> str:
+        """The table as a part of a landing file."""
+        lines = [
+            "[[table]]",
+            f"name = {json.dumps(self.name)}",
+            f"topic = {json.dumps(self.topic)}",
+            f"decoder = {json.dumps(self.decoder)}",
+        ]
+        if self.columns is not None:
+            lines.append(f"columns = {json.dumps(self.columns)}")
+        return "\n".join(lines) + "\n"
+
+
+def infer_table(
+    spark: "SparkSession", plan: LandingPlan, template: LandingTemplate, count: int
+) -> InferredTable:
+    """A table for the last messages of a template. Raises PipelineError."""
+    columns = ["node", "seq", "received", "topic", "payload"]
+    found = last_messages(spark, plan, count, columns, template).toArrow()
+    payloads: list[bytes] = found.column("payload").to_pylist()
+    if not payloads:
+        raise PipelineError(
+            f"none of the last messages of stream {plan.stream} has a topic of {template.text}"
+        )
+    objects, size = [], 0
+    kinds: Counter[str] = Counter()
+    for payload in payloads:
+        kind = _kind_of(payload)
+        kinds[kind] += 1
+        if kind == "json" and size < INFERRED_BYTES:
+            size += len(payload)
+            objects.append(payload.decode())
+    decoder, messages = kinds.most_common(1)[0]
+    ddl = None
+    if decoder == "json":
+        ddl = _inferred_columns(spark, objects)
+    elif decoder == "number":
+        is_whole = all(each.strip().lstrip(b"+-").isdigit() for each in payloads)
+        ddl = "value BIGINT" if is_whole else "value DOUBLE"
+    return InferredTable(
+        name=_name_of(template),
+        topic=template.text,
+        decoder=decoder,
+        columns=ddl,
+        messages=len(payloads),
+        others=len(payloads) - messages,
+    )
+
+
+def _kind_of(payload: bytes) -> str:
+    """The decoder for a payload."""
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        return "raw"
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return "text"
+    if isinstance(value, dict):
+        return "json"
+    return "number" if type(value) in (int, float) else "json_text"
+
+
+def _inferred_columns(spark: "SparkSession", objects: list[str]) -> str:
+    """The columns of these JSON objects, as Spark infers them."""
+    text = functions.lit(f"[{','.join(objects)}]")
+    options = {"inferTimestamp": "true", "timeZone": "UTC"}
+    ddl = spark.range(1).select(functions.schema_of_json(text, options)).collect()[0][0]
+    kind = DataType.fromDDL(ddl)
+    assert isinstance(kind, ArrayType)
+    element = kind.elementType
+    if not isinstance(element, StructType) or not element.fields:
+        raise OptionError("the JSON objects of the last messages are empty: there is no column")
+    return ", ".join(
+        f"{_quoted(each.name)} {each.dataType.simpleString().upper()}"
+        if not isinstance(each.dataType, StructType | ArrayType)
+        else f"{_quoted(each.name)} {each.dataType.simpleString()}"
+        for each in element.fields
+    )
+
+
+def _quoted(name: str) -> str:
+    is_plain = name.isascii() and name.isidentifier()
+    return name if is_plain else "`" + name.replace("`", "``") + "`"
+
+
+def _name_of(template: LandingTemplate) -> str:
+    """A name for a table: the last literal level."""
+    named = {each.at for each in template.named}
+    for place in reversed(range(len(template.levels))):
+        level = template.levels[place]
+        if place not in named and level not in ("+", "#", ""):
+            name = "".join(sign if sign.isalnum() else "_" for sign in level).strip("_").lower()
+            if name:
+                return name
+    return "messages_typed"

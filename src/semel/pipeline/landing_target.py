@@ -1,0 +1,351 @@
+"""Where a landing lands: one table with all columns of the record, or the tables of a landing file.
+
+Both run one query of Spark, and both take from the tables what has landed. They differ in the
+checkpoint. One table keeps its checkpoint over restarts, which is compared with the table. Several
+tables can be at different positions, for instance if one of them is new: each start uses a new
+checkpoint, which begins with the first message that any of the tables lacks.
+"""
+
+import json
+import logging
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from semel.pipeline.app_transactions import positions_in
+from semel.pipeline.commit_probe import probe
+from semel.pipeline.errors import OptionError, PipelineError, TableError
+from semel.pipeline.landing_plan import LandingPlan, landing_table
+from semel.pipeline.resuming import check_resumable
+from semel.pipeline.source_columns import DATE, UTC_DATE
+from semel.pipeline.stream_check import check_landed
+from semel.pipeline.stream_record import StreamRecord
+from semel.pipeline.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from semel.pipeline.tables_sink import TablesPlan
+
+LOG: Final = logging.getLogger("semel.pipeline")
+
+# The name of the metric with the time of the newest message of a batch.
+OBSERVED: Final = "landing"
+# The prefix of the checkpoints of single runs.
+_RUN: Final = "run-"
+_LOCK: Final = "lock"
+
+
+@dataclass
+class WatchedTable:
+    """A table of a landing, and how far its log was read."""
+
+    name: str
+    table: Table
+    # Whether its rows are those of the stream, so that it has positions.
+    has_positions: bool = True
+    version: int = -1
+    # The rows that it had when the landing started.
+    rows_before: int = 0
+    positions: dict[str, int] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Read the log up to now."""
+        loaded = self.table.load()
+        if loaded is not None:
+            self.version = loaded.version()
+            self.rows_before = loaded.count()
+
+    def read_positions(self, stream: str, nodes: Iterable[str]) -> None:
+        """Read the positions of these nodes."""
+        loaded = self.table.load()
+        if loaded is not None and self.has_positions:
+            self.positions |= positions_in(loaded, stream, nodes)
+
+    def new_rows(self, stream: str, nodes: Iterable[str]) -> int:
+        """The rows that landed since the last call. Updates version and positions."""
+        self.read_positions(stream, nodes)
+        loaded = self.table.load()
+        if loaded is None:
+            return 0
+        if loaded.version() <= self.version:
+            return 0
+        commits = islice(self.table.log().back(loaded.version()), loaded.version() - self.version)
+        self.version = loaded.version()
+        return sum(each.rows_landed for each in commits)
+
+
+class OneTable:
+    """A table with all columns of the record."""
+
+    def __init__(self, plan: LandingPlan) -> None:
+        self.plan = plan
+        self.watched = [WatchedTable(plan.table, Table(plan.table))]
+
+    def check(self) -> None:
+        """Check, before Spark starts, that table and checkpoint fit. Raises PipelineError."""
+        plan = self.plan
+        check_table(plan, plan.table)
+        check_resumable(
+            self.watched[0].table,
+            StreamRecord(plan.root_address, plan.stream),
+            plan.stream,
+            plan.checkpoint,
+            may_skip=not plan.fail_on_data_loss,
+        )
+        probe(plan.table)
+
+    def start(self, spark: "SparkSession", *, once: bool) -> "StreamingQuery":
+        """Start the query."""
+        from pyspark.sql import functions
+
+        plan = self.plan
+        landed = self.watched[0].table.positions(plan.stream, plan.root.nodes(plan.stream))
+        messages = read_messages(spark, plan, landed)
+        rows = observed(messages.withColumn(DATE, functions.expr(UTC_DATE)))
+        writer = (
+            rows.writeStream.format("semel_delta")
+            .option("path", plan.table)
+            .option("partitionBy", DATE)
+            .option("stream", plan.stream)
+            .option("root", plan.root_address)
+            .option("mergeSchema", "true")
+            .option("failOnDataLoss", _text(plan.fail_on_data_loss))
+            .option("checkpointLocation", str(plan.checkpoint))
+        )
+        return with_trigger(writer, plan, once=once).start()
+
+    def positions(self) -> dict[str, int]:
+        """How far each node has landed."""
+        return self.watched[0].positions
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Nothing: Spark itself notices two queries with one checkpoint."""
+        yield
+
+    def finish(self) -> None:
+        """Nothing: each batch has advanced the table."""
+
+
+class ManyTables:
+    """The tables of a landing file, and the table of its dead letters."""
+
+    def __init__(self, plan: LandingPlan) -> None:
+        assert plan.file is not None
+        self.plan = plan
+        self.file = plan.file
+        names = [each.name for each in self.file.tables]
+        self.addresses = [landing_table(plan.lake, name) for name in names]
+        self.watched = [
+            WatchedTable(name, Table(address))
+            for name, address in zip(names, self.addresses, strict=True)
+        ]
+        # What the sink of the last query was given.
+        self._passed: TablesPlan | None = None
+        self.dead_letters = landing_table(plan.lake, self.file.dead_letters)
+        self.watched.append(
+            WatchedTable(self.file.dead_letters, Table(self.dead_letters), has_positions=False)
+        )
+
+    def check(self) -> None:
+        """Check all tables before Spark starts. Raises PipelineError."""
+        for address, each in zip(self.addresses, self.watched, strict=False):
+            check_table(self.plan, address)
+            loaded = each.table.load()
+            if loaded is not None:
+                each.table.check_log()
+                each.table.check_not_restored(loaded, self.plan.stream)
+        for address in (*self.addresses, self.dead_letters):
+            probe(address)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Lock the checkpoint during the block. Raises PipelineError if another landing has it."""
+        import fcntl
+
+        folder = self.plan.checkpoint
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / _LOCK, "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise PipelineError(
+                    f"another landing uses the checkpoint {folder}: give one of them another"
+                    " (--checkpoint)"
+                ) from None
+            try:
+                yield
+            finally:
+                self._remove_runs()
+
+    def _remove_runs(self) -> None:
+        with suppress(OSError):
+            for old in self.plan.checkpoint.glob(f"{_RUN}*"):
+                shutil.rmtree(old, ignore_errors=True)
+
+    def start(self, spark: "SparkSession", *, once: bool) -> "StreamingQuery":
+        """Start the query."""
+        from semel.pipeline.dead_letters import schema_json
+        from semel.pipeline.landing_check import fit_of
+        from semel.pipeline.table_rows import needed_columns, rows_of_tables, without_ansi
+        from semel.pipeline.tables_sink import NAME, TablesPlan, TablesSink
+
+        plan = self.plan
+        spark.dataSource.register(TablesSink)
+        self._remove_runs()
+        checkpoint = plan.checkpoint / f"{_RUN}{time.time_ns()}"
+        nodes = plan.root.nodes(plan.stream)
+        landed = {
+            each.name: each.table.positions(plan.stream, nodes)
+            for each in self.watched
+            if each.has_positions
+        }
+        first = lowest_positions(list(landed.values()))
+        self._report_behind(landed, first)
+        start = plan.begin_at if plan.begin_at is not None and not any(landed.values()) else None
+        messages = read_messages(
+            spark, plan, first, start=start, columns=needed_columns(self.file.tables)
+        )
+        with without_ansi(spark):
+            rows, shapes = rows_of_tables(messages, self.file.tables, landed)
+            for shape in shapes:
+                _, problem = fit_of(plan, shape)
+                if problem is not None:
+                    raise OptionError(problem)
+            passed = TablesPlan(
+                stream=plan.stream,
+                root=plan.root_address,
+                checkpoint=str(checkpoint),
+                may_skip=not plan.fail_on_data_loss,
+                addresses=tuple(self.addresses),
+                dead_letters=self.dead_letters,
+                dead_letters_schema=schema_json(messages.columns),
+                shapes=tuple(shapes),
+                begins_anywhere=start is not None,
+            )
+            self._passed = passed
+            writer = (
+                observed(rows)
+                .writeStream.format(NAME)
+                .option("plan", passed.to_json())
+                .option("checkpointLocation", str(checkpoint))
+            )
+            return with_trigger(writer, plan, once=once).start()
+
+    def positions(self) -> dict[str, int]:
+        """How far each node has landed in all tables."""
+        return lowest_positions([each.positions for each in self.watched if each.has_positions])
+
+    def finish(self) -> None:
+        """Advance tables that had no rows in the last batches to where the query has ended."""
+        from semel.pipeline.tables_sink import advance
+
+        if self._passed is not None:
+            advance(self._passed)
+
+    def _report_behind(
+        self, landed: Mapping[str, Mapping[str, int]], first: Mapping[str, int]
+    ) -> None:
+        """Warn if some tables must wait for others that have fewer messages."""
+        furthest = max((sum(each.values()) for each in landed.values()), default=0)
+        rows = furthest - sum(first.values())
+        late = [name for name, each in landed.items() if sum(each.values()) <= sum(first.values())]
+        if rows > 0 and len(late) < len(landed):
+            LOG.warning(
+                "table %s is %d messages behind the other tables, which wait for it; `semel land"
+                " backfill` fills a new table while the landing runs",
+                ", ".join(late),
+                rows,
+            )
+
+
+def lowest_positions(positions: list[Mapping[str, int]]) -> dict[str, int]:
+    """For each node, the position of the table that has the least of it; 0 if one has nothing."""
+    nodes = {node for each in positions for node in each}
+    found = {node: min(each.get(node, 0) for each in positions) for node in nodes}
+    return {node: seq for node, seq in sorted(found.items()) if seq}
+
+
+def check_table(plan: LandingPlan, address: str) -> None:
+    """Raise PipelineError if there is a table that is not of this stream, or not readable."""
+    from semel.pipeline.maintenance import drop_torn_checkpoint
+    from semel.store.roots import without_secrets
+
+    try:
+        check_landed(address, plan.stream)
+    except TableError:
+        # An incomplete checkpoint makes a table unreadable.
+        try:
+            torn = drop_torn_checkpoint(address, plan.stream)
+        except OSError as problem:
+            raise PipelineError(f"the log of {without_secrets(address)}: {problem}") from None
+        if torn is None:
+            raise
+        LOG.warning(
+            "%s: the checkpoint of version %d was incomplete or missing, probably because of a"
+            " power failure; it was removed, and the log is complete without it",
+            without_secrets(address),
+            torn,
+        )
+        check_landed(address, plan.stream)
+
+
+def read_messages(
+    spark: "SparkSession",
+    plan: LandingPlan,
+    landed: Mapping[str, int],
+    *,
+    start: str | None = None,
+    columns: Iterable[str] = (),
+) -> "DataFrame":
+    """The messages after these positions. Spark uses them only for a new checkpoint."""
+    # Spark resolves formats with the active session of this thread. A thread that did not create
+    # the session has none.
+    java = getattr(spark, "_jsparkSession", None)
+    if java is not None:
+        type(spark)._get_j_spark_session_class(spark._jvm).setActiveSession(java)
+    after = {node: last + 1 for node, last in landed.items()}
+    reader = (
+        spark.readStream.format("mqtt")
+        .option("root", plan.root_address)
+        .option("stream", plan.stream)
+        .option("start", start or (json.dumps(after) if after else "earliest"))
+        .option("maxRowsPerBatch", str(plan.max_rows))
+        .option("minPartitions", str(spark.sparkContext.defaultParallelism))
+        .option("failOnDataLoss", _text(plan.fail_on_data_loss))
+    )
+    names = ",".join(columns)
+    return (reader.option("columns", names) if names else reader).load()
+
+
+def observed(rows: "DataFrame") -> "DataFrame":
+    """The rows; Spark reports the time of the newest one of each batch."""
+    from pyspark.sql import functions
+
+    # As a number: Spark formats an observed time in the time zone of the session.
+    newest = functions.max(functions.unix_micros("received"))
+    return rows.observe(OBSERVED, newest.alias("newest"))
+
+
+def with_trigger(
+    writer: "DataStreamWriter", plan: LandingPlan, *, once: bool
+) -> "DataStreamWriter":
+    if once:
+        return writer.trigger(availableNow=True)
+    return writer.trigger(processingTime=f"{round(plan.interval * 1000)} milliseconds")
+
+
+def _text(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def make_target(plan: LandingPlan) -> OneTable | ManyTables:
+    """Where this plan lands."""
+    return OneTable(plan) if plan.file is None else ManyTables(plan)

@@ -1,0 +1,255 @@
+"""`format("semel_tables")`: writes the rows of several Delta tables in one query, each once.
+
+    executors    write(batches) ─▶ Parquet files of each table, and of its dead letters
+    driver       commit(messages, batch) ─▶ for each table: one commit to the dead letters, if there
+                 are any, and one to the table
+
+The landing uses it (`landing.py`); its rows are made by `table_rows.py`. There is no commit over
+several tables, so each of them stands for itself: a table records which messages it covers, and a
+batch that was killed between two commits is repeated and finds what each table has.
+
+A table without rows in a batch is not committed for each batch, but when some time has passed. That
+loses nothing: the next commit covers all messages since the query began, because Spark commits
+batches in order. Dead letters come first: if they were committed and their table was not, the
+repeated batch finds them.
+
+If a commit fails, the other tables are still committed; then the query ends with the error.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from semel.pipeline.checkpoint import last_batch, spans_since_start
+from semel.pipeline.errors import PipelineError
+from semel.pipeline.table_rows import BAD, ROW, TableShape
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from semel.pipeline.coverage import Span
+    from semel.pipeline.files import DataFile
+
+NAME: Final = "semel_tables"
+# Seconds between two commits of a table that has no rows.
+ADVANCE_SECONDS: Final = 60.0
+# When the tables were committed last, by address, on the clock of this process.
+_COMMITTED: Final[dict[str, float]] = {}
+
+
+@dataclass(frozen=True)
+class TablesPlan:
+    """What the sink must know; sent to its processes as JSON."""
+
+    stream: str
+    root: str
+    checkpoint: str
+    may_skip: bool
+    # The addresses of the tables, in the order of `shapes`, and of the dead letters.
+    addresses: tuple[str, ...]
+    dead_letters: str
+    # As JSON of Spark.
+    dead_letters_schema: str
+    shapes: tuple[TableShape, ...]
+    # Whether a new table may begin with any message, and not with the first of the record.
+    begins_anywhere: bool = False
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "TablesPlan":
+        found = json.loads(text)
+        shapes = tuple(
+            TableShape(
+                **each
+                | {
+                    "partition_by": tuple(each["partition_by"]),
+                    "shared": tuple(each["shared"]),
+                }
+            )
+            for each in found["shapes"]
+        )
+        return cls(**found | {"shapes": shapes, "addresses": tuple(found["addresses"])})
+
+
+@dataclass
+class WrittenTables(WriterCommitMessage):
+    """The files that one task has written: of each table, and of its dead letters."""
+
+    rows: "list[list[DataFile]]"
+    dead_letters: "list[list[DataFile]]"
+
+
+class TablesSink(DataSource):
+    """Several Delta tables."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def streamWriter(  # noqa: N802
+        self, schema: "StructType", overwrite: bool
+    ) -> "TablesWriter":
+        return TablesWriter(self.options)
+
+
+class TablesWriter(DataSourceStreamArrowWriter):
+    """Writes the rows of `rows_of_tables`."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.plan = TablesPlan.from_json(options["plan"])
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WrittenTables:
+        # Here and below: pyarrow and deltalake are slow to import, and planning needs neither.
+        import pyarrow as pa
+
+        splitter = RowSplitter(self.plan)
+        for batch in iterator:
+            splitter.add(pa.Table.from_batches([batch]))
+        return splitter.finish()
+
+    def commit(
+        self,
+        messages: "list[WriterCommitMessage | None]",
+        batchId: int,  # noqa: N803
+    ) -> None:
+        covers = spans_since_start(Path(self.plan.checkpoint), batchId)
+        now = time.monotonic()
+        written = [each for each in messages if isinstance(each, WrittenTables)]
+        problem: PipelineError | None = None
+        for place, address in enumerate(self.plan.addresses):
+            files = [file for each in written for file in each.rows[place]]
+            dead = [file for each in written for file in each.dead_letters[place]]
+            since = now - _COMMITTED.get(address, float("-inf"))
+            if not files and not dead and since < ADVANCE_SECONDS:
+                continue
+            try:
+                commit_table(self.plan, place, files, dead, covers)
+                _COMMITTED[address] = now
+            except PipelineError as found:
+                problem = problem or found
+        if problem is not None:
+            raise problem
+
+    def abort(
+        self,
+        messages: "list[WriterCommitMessage | None]",
+        batchId: int,  # noqa: N803
+    ) -> None:
+        return
+
+
+def commit_table(
+    plan: TablesPlan,
+    place: int,
+    files: "Sequence[DataFile]",
+    dead: "Sequence[DataFile]",
+    covers: "Mapping[str, Span]",
+) -> None:
+    """Commit rows and dead letters of one table. Raises PipelineError."""
+    from semel.pipeline.dead_letters import commit_dead_letters
+    from semel.pipeline.stream_record import StreamRecord
+    from semel.pipeline.table import LandingBatch, cached_table
+
+    shape = plan.shapes[place]
+    if dead:
+        commit_dead_letters(
+            plan.dead_letters, plan.stream, shape.name, dead, plan.dead_letters_schema
+        )
+    cached_table(plan.addresses[place]).commit(
+        LandingBatch(
+            files=files,
+            schema=shape.schema,
+            partition_by=shape.partition_by,
+            stream=plan.stream,
+            covers=covers,
+            record=StreamRecord(plan.root, plan.stream),
+            may_skip=plan.may_skip,
+            may_add_columns=True,
+            begins_anywhere=plan.begins_anywhere,
+            description=f"Messages of the MQTT stream {plan.stream}, with typed columns",
+        )
+    )
+
+
+def advance(plan: TablesPlan) -> None:
+    """Advance all tables to the end of the last batch that is done. Raises PipelineError."""
+    checkpoint = Path(plan.checkpoint)
+    batch = last_batch(checkpoint)
+    if batch is None:
+        return
+    covers = spans_since_start(checkpoint, batch)
+    for place in range(len(plan.addresses)):
+        commit_table(plan, place, [], [], covers)
+
+
+class RowSplitter:
+    """Takes the rows of `rows_of_tables` apart, and writes the files of each table."""
+
+    def __init__(self, plan: TablesPlan) -> None:
+        from semel.pipeline.dead_letters import dead_letters_layout
+        from semel.pipeline.files import BUFFER_BYTES, REPEATED, FileWriter, TableLayout
+
+        self._shapes = plan.shapes
+        each_bytes = max(1, BUFFER_BYTES // (2 * len(plan.shapes)))
+        self._rows = [
+            FileWriter(TableLayout(address, shape.partition_by, numbering=REPEATED), each_bytes)
+            for address, shape in zip(plan.addresses, plan.shapes, strict=True)
+        ]
+        layout = dead_letters_layout(plan.dead_letters)
+        self._dead = [FileWriter(layout, each_bytes) for _ in plan.shapes]
+        self._stream = plan.stream
+
+    def add(self, rows: "pa.Table") -> None:
+        """Take rows apart, and write them when enough of them are in memory."""
+        for place, shape in enumerate(self._shapes):
+            found = rows_of_table(rows, place, shape)
+            if found.num_rows:
+                self._rows[place].add(found)
+            bad = self._dead_letters(rows, place, shape)
+            if bad is not None:
+                self._dead[place].add(bad)
+
+    def _dead_letters(self, rows: "pa.Table", place: int, shape: TableShape) -> "pa.Table | None":
+        from semel.pipeline.dead_letters import dead_letters_of
+
+        problems = rows.column(f"{BAD}{place}")
+        if problems.null_count == len(problems):
+            return None
+        return dead_letters_of(
+            rows.filter(problems.is_valid()), f"{BAD}{place}", shape, self._stream
+        )
+
+    def finish(self) -> WrittenTables:
+        return WrittenTables(
+            [each.finish() for each in self._rows], [each.finish() for each in self._dead]
+        )
+
+
+def rows_of_table(rows: "pa.Table", place: int, shape: TableShape) -> "pa.Table":
+    """The rows of one table, with its columns in their order."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    structs = rows.column(f"{ROW}{place}")
+    if structs.null_count:
+        is_ours = structs.is_valid()
+        structs = structs.filter(is_ours)
+        rows = rows.select(list(shape.shared)).filter(is_ours)
+    columns = {name: rows.column(name) for name in shape.shared}
+    kind = structs.type
+    for each in range(kind.num_fields):
+        columns[kind.field(each).name] = pc.struct_field(structs, [each])
+    names = [each["name"] for each in json.loads(shape.schema)["fields"]]
+    return pa.table([columns[name] for name in names], names=names)

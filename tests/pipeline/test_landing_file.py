@@ -1,0 +1,122 @@
+"""The landing file, as far as it is checked without Spark."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from semel.pipeline.errors import OptionError
+from semel.pipeline.landing_file import LandingFile, read_landing_file
+
+TABLE = '[[table]]\nname = "t"\ntopic = "a/{b}"\n'
+
+
+def read(folder: Path, text: str) -> LandingFile:
+    path = folder / "landing.toml"
+    path.write_text(textwrap.dedent(text))
+    return read_landing_file(path)
+
+
+def test_a_table_needs_a_name_and_a_topic_and_lands_raw_by_default(tmp_path: Path) -> None:
+    found = read(tmp_path, TABLE)
+    (table,) = found.tables
+    assert (table.name, table.template.text, table.decoder) == ("t", "a/{b}", "raw")
+    assert table.columns == "payload BINARY"
+    assert table.partition_by == ("date",)
+    assert found.dead_letters == "dead_letters"
+
+
+def test_everything_that_can_be_said_about_a_table(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        """
+        dead_letters = "refused"
+
+        [[table]]
+        name = "t"
+        topic = "a/{b}"
+        decoder = "protobuf"
+        descriptor_file = "all.pb"
+        message = "plant.Reading"
+        compression = "zstd"
+        columns = "value DOUBLE NOT NULL"
+        message_columns = ["qos", "client_id"]
+        event_time = "received"
+        computed = { double = "value * 2" }
+        where = "value > 0"
+        partition_by = ["date", "b"]
+
+        [[table]]
+        name = "u"
+        topic = "c"
+        decoder = "json"
+        columns = "x INT"
+        """,
+    )
+    table = found.table("t")
+    assert table.options == {
+        "descriptor_file": str(tmp_path / "all.pb"),
+        "message": "plant.Reading",
+    }
+    assert table.compression == "zstd"
+    assert table.message_columns == ("qos", "client_id")
+    assert (table.event_time, table.where) == ("received", "value > 0")
+    assert table.computed == {"double": "value * 2"}
+    assert table.partition_by == ("date", "b")
+    assert found.dead_letters == "refused"
+    assert [each.name for each in found.only("u").tables] == ["u"]
+    with pytest.raises(OptionError, match="has no table v: its tables are t, u"):
+        found.table("v")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "there is no table: add a [[table]]"),
+        ("table = 3", "there is no table"),
+        ("table = [3]", "write [[table]]"),
+        ("[[tabel]]", "there is no key tabel: did you mean table?"),
+        ("x = ", "is not TOML"),
+        ('[[table]]\ntopic = "a"', "table 1: name is missing"),
+        ('[[table]]\nname = "t"', "table t: topic is missing"),
+        ('[[table]]\nname = "a/b"\ntopic = "a"', "table a/b: 'a/b' cannot name a table"),
+        ('[[table]]\nname = 3\ntopic = "a"', "name must be text"),
+        ('[[table]]\nname = "t"\ntopic = "a/{"', "table t: topic 'a/{': level 2"),
+        (TABLE + 'decoder = "jsno"', "there is no decoder jsno: did you mean json?"),
+        (TABLE + 'decoder = "json"', "columns are missing: decoder json needs them"),
+        (TABLE + 'columns = "x INT"', "decoder raw has one column, payload BINARY"),
+        (TABLE + 'colums = "x INT"', "there is no key colums: did you mean columns?"),
+        (TABLE + 'message = "x"', "there is no key message"),
+        (TABLE + 'compression = "zip"', "compression is 'zip': did you mean gzip?"),
+        (TABLE + 'message_columns = ["seq"]', "every table has seq"),
+        (TABLE + 'message_columns = ["qoss"]', "no column qoss: did you mean qos?"),
+        (TABLE + 'message_columns = "qos"', "message_columns must be a list"),
+        (TABLE + 'partition_by = ["date", "date"]', "partition_by names something twice"),
+        (TABLE + "computed = { x = 3 }", "computed must be names with expressions"),
+        (TABLE + 'where = ""', "where must be text in quotation marks, and not empty"),
+        (
+            TABLE + 'decoder = "csv"\ncolumns = "x INT"\nseparator = "ab"',
+            "separator must be one character",
+        ),
+        (TABLE + TABLE.replace('"t"', '"T"'), "table t: another table has the same name"),
+        (
+            'dead_letters = "t"\n' + TABLE,
+            "table t: the table of dead letters has the same name",
+        ),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_table_and_the_key(
+    tmp_path: Path, text: str, problem: str
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        read(tmp_path, text)
+    assert problem in str(caught.value)
+    assert str(tmp_path / "landing.toml") in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"none\.toml cannot be read: No such file"):
+        read_landing_file(tmp_path / "none.toml")
+    (tmp_path / "latin.toml").write_bytes(b"# \xe9")
+    with pytest.raises(OptionError, match="is not UTF-8, from byte 2"):
+        read_landing_file(tmp_path / "latin.toml")
