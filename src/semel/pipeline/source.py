@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequenc
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -63,6 +63,9 @@ from semel.store.reading import MissingRows, NodeRecord, ReadOptions
 from semel.store.roots import LocalRoot, Root, RootError, open_root
 from semel.store.segment_names import Range
 from semel.store.segments import LISTINGS, RecordError, first_among
+
+if TYPE_CHECKING:
+    from semel.pipeline.publish import PublishBatchWriter, PublishStreamWriter
 
 NAME: Final = "mqtt"
 # Rows in an Arrow batch. A batch never exceeds a row group, whose bytes are bounded.
@@ -111,6 +114,16 @@ class MqttSource(DataSource):
         # From now on the source is pickled for tasks.
         self._has_reader = True
         return reader
+
+    def writer(self, schema: StructType, overwrite: bool) -> "PublishBatchWriter":
+        from semel.pipeline.publish import PublishBatchWriter
+
+        return PublishBatchWriter(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "PublishStreamWriter":  # noqa: N802
+        from semel.pipeline.publish import PublishStreamWriter
+
+        return PublishStreamWriter(self.options, schema, overwrite=overwrite)
 
     def _options_for(self, schema: StructType) -> SourceOptions:
         """The options of a query with this schema: its own override those of its table."""
