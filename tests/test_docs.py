@@ -27,6 +27,7 @@ from semel.broker.authority import Authority
 from semel.cli.sections import SECTIONS
 from semel.lab.testing import TestBroker
 from semel.mqtt import Auth, ConnAck, Connect, Properties
+from semel.pipeline.landing_file import read_landing_file
 from semel.settings import SettingsError, load
 from tests.broker.live import Process
 from tests.broker.world import World
@@ -45,6 +46,7 @@ KEY = b"a key of hers"
 RUN_BY = {
     "data/delta.md": "pipeline/test_pages.py",
     "data/landing.md": "pipeline/test_pages.py",
+    "data/publish.md": "pipeline/test_publish_spark.py",
     "data/spark-live.md": "pipeline/test_pages.py",
     "data/spark.md": "pipeline/test_source_spark.py",
     "data/streams.md": "cli/test_stream_page.py",
@@ -382,7 +384,11 @@ def test_the_example_that_serves_with_a_hook_starts_a_broker(tmp_path: Path) -> 
 @EVERY_PAGE
 def test_every_settings_file_of_a_page_loads(page: Path, tmp_path: Path) -> None:
     for kind, block in BLOCK.findall(page.read_text("utf-8")):
-        if kind == "toml":
+        if kind == "toml" and block.startswith("# landing.toml\n"):
+            path = tmp_path / "landing.toml"
+            path.write_text(block, "utf-8")
+            assert read_landing_file(path).tables
+        elif kind == "toml":
             path = tmp_path / "semel.toml"
             path.write_text(block, "utf-8")
             load(SECTIONS, path=path, environ={}, flags={})

@@ -125,6 +125,20 @@ def test_before_anything_is_landed_the_rows_that_wait_are_told(tmp_path: Path) -
     made.close()
 
 
+def test_with_the_tables_of_a_landing_file_nothing_waits_for_another(tmp_path: Path) -> None:
+    made = Keeper(tmp_path / "data", stream="all")
+    made.commit(4)
+    made.seal(4)
+    lake = tmp_path / "data" / "lake"
+    land(lake, NodeRecord(made.root, "all", "n1"), 1, 3, table="typed")
+    result = run("--data", tmp_path / "data")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[1].split()[:2] == ["typed", "3"]
+    assert result.stdout.splitlines()[1].split()[-1] == "1"
+    assert result.stderr == ""
+    made.close()
+
+
 def test_the_lake_is_in_the_data_folder_that_anybody_names(
     keeper: Keeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -529,6 +529,17 @@ def test_an_unknown_table_is_told_with_those_that_there_are(kept: Kept) -> None:
     assert "pg_" not in str(caught.value)
 
 
+def test_a_table_of_a_landing_file_is_queried_as_it_is(kept: Kept) -> None:
+    """The rows of the record have other columns, so that they cannot be added to it."""
+    columns = ["node", "seq", "received", "topic"]
+    record = NodeRecord(kept.keeper.root, "plant", kept.keeper.node)
+    rows = with_date(pa.concat_tables(record.tables(1, 3)).select(columns))
+    land_rows(kept.lake, rows, table="typed")
+    assert ask(kept.sql(), "select count(*) as n from typed") == [{"n": 3}]
+    with pytest.raises(SqlError, match="there is no table typed_now"):
+        ask(kept.sql(), "select * from typed_now")
+
+
 def test_an_error_in_the_middle_ends_the_answer_with_it(tmp_path: Path) -> None:
     lake = simple_lake(tmp_path, numbers=pa.table({"a": range(300_000)}))
     question = "select case when a = 250000 then error('boom') else a::varchar end from numbers"

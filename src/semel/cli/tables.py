@@ -64,7 +64,11 @@ def table_lags(
             if each.stream in known and each.stream is not None:
                 table = open_table(location.lake, each.table)
                 lags[each.table] = node_lags(table, each.stream, catalog)
-        if record.table not in [each.table for each in found] and record.stream in known:
+        # A landing file has other tables for the stream.
+        has_table = record.table in [each.table for each in found] or record.stream in [
+            each.stream for each in found
+        ]
+        if not has_table and record.stream in known:
             rows = sum(each.rows for each in node_lags(None, record.stream, catalog))
             notice = (
                 f"nothing has landed in {shown_text(record.table)} of {shown_lake(location.lake)} "

@@ -388,6 +388,12 @@ def stream_of(table: "DeltaTable") -> str | None:
     return name.removeprefix(stream_id("")) if name.startswith(stream_id("")) else None
 
 
+def has_record_columns(table: "DeltaTable") -> bool:
+    """Whether a table has the columns of the record; the tables of a landing file have not."""
+    # Those that a landing file cannot name, and that every release has landed.
+    return {field.name for field in table.schema().fields} >= {"payload", "dup", "packet_id"}
+
+
 def node_lags(table: "DeltaTable | None", stream: str, catalog: "StreamCatalog") -> list[NodeLag]:
     """How far a table lags behind each node of a stream; `table` is None if it does not exist yet.
 

@@ -56,6 +56,7 @@ from semel.pipeline.lake import (
     NodeLag,
     data_folder_of,
     dataset_of,
+    has_record_columns,
     node_lags,
     open_table,
     stream_of,
@@ -275,7 +276,8 @@ class LakeSql:
                 continue
             if table in self._tables:
                 try:
-                    found[table] = stream_of(self._open(table))
+                    opened = self._open(table)
+                    found[table] = stream_of(opened) if has_record_columns(opened) else None
                 except TableError as problem:
                     self._left_out.update({_folded(view): problem for view in views})
             else:
