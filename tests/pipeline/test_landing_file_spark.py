@@ -14,8 +14,9 @@ from typing import Any
 import cbor2
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, functions
 
+from semel.pipeline import upsert
 from semel.pipeline.dead_letter_retry import retry_dead_letters
 from semel.pipeline.errors import OptionError, PipelineError
 from semel.pipeline.landing import Event, Landing
@@ -51,6 +52,11 @@ FILE = """
     name = "everything"
     topic = "#"
     partition_by = []
+
+    [[table]]
+    name = "current"
+    topic = "#"
+    latest_by = ["topic"]
 """
 
 
@@ -123,6 +129,9 @@ class Place:
             each for each in seqs if each[1] % 2 == 0 and each[1] % 10 != 8
         )
         assert found("everything") == Counter(seqs)
+        newest = {topic(seq): seq for seq in sorted(seq for _, seq in seqs)}
+        current = [(each["topic"], each["seq"]) for each in self.rows("current")]
+        assert sorted(current) == sorted(newest.items())
         assert found("dead_letters") == Counter(each for each in seqs if each[1] % 10 in (7, 8))
 
 
@@ -164,7 +173,7 @@ def test_messages_land_typed_in_several_tables_and_bad_ones_as_dead_letters(plac
     assert (bad["topic"], bad["client_id"]) == ("site/p1/2/temp", "sensor-3")
     notes = read_landing_notes(open_root(str(place.root)), "all")
     assert sorted(note.table.rpartition("/")[2] for note in notes) == [
-        *("counts", "everything", "temperature")
+        *("counts", "current", "everything", "temperature")
     ]
     assert all(note.landed == {"n1": 100, "n2": 50} for note in notes)
     assert place.land() == 0
@@ -492,3 +501,38 @@ def test_what_spark_does_not_understand_is_refused_with_table_and_key(
         check_landing(place.spark, place.plan(), 10)
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_aggregates_of_a_stream_land_by_key_and_each_batch_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = str(tmp_path / "lake" / "totals")
+    write = upsert(table, key="k", app_id="totals")
+    source = tmp_path / "in"
+
+    def run(checkpoint: str) -> None:
+        totals = (
+            spark.readStream.schema("id long")
+            .parquet(str(source))
+            .groupBy((functions.col("id") % 3).alias("k"))
+            .agg(functions.count("*").alias("n"))
+        )
+        query = totals.writeStream.outputMode("update").foreachBatch(write)
+        query = query.option("checkpointLocation", str(tmp_path / checkpoint))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    def found() -> dict[int, int]:
+        rows = DeltaTable(table).to_pyarrow_table().to_pylist()
+        assert len({row["k"] for row in rows}) == len(rows)
+        return {row["k"]: row["n"] for row in rows}
+
+    spark.range(9).write.parquet(str(source))
+    run("checkpoint")
+    assert found() == {0: 3, 1: 3, 2: 3}
+    spark.createDataFrame([(4,), (7,)], "id long").write.mode("append").parquet(str(source))
+    run("checkpoint")
+    assert found() == {0: 3, 1: 5, 2: 3}
+    # A batch that is there already is not written again.
+    version = DeltaTable(table).version()
+    write(spark.createDataFrame([(1, 99)], "k long, n long"), 1)
+    assert DeltaTable(table).version() == version

@@ -34,6 +34,7 @@ from semel.pipeline.landing_plan import LandingPlan, landing_table
 from semel.pipeline.table import CommitChoice, LandingBatch, Table
 from semel.pipeline.table_rows import (
     BAD,
+    NEWEST_BY,
     TableShape,
     needed_columns,
     rows_of_tables,
@@ -182,6 +183,8 @@ class _Adding:
                 stream=self._stream,
                 may_add_columns=True,
                 select=self._select,
+                key=self._shape.latest_by,
+                newest_by=NEWEST_BY if self._shape.latest_by else (),
             )
         )
         self.landed = outcome.rows
@@ -266,7 +269,7 @@ def _delete(dead: Table, stream: str, table: str, done: pa.Table) -> None:
             if attempt + 1 == DELETE_ATTEMPTS:
                 raise PipelineError(f"{dead.shown}: {one_line(problem)}") from problem
             continue
-        fsync_commit(dead.address, loaded.version())
+        fsync_commit(dead.address, loaded.version(), files=True)
         return
 
 

@@ -519,11 +519,11 @@ class TableFolder:
         remote = self._remote if self.local is None else None
         return pq.ParquetFile(place, filesystem=remote, page_checksum_verification=verify)
 
-    def read(self, path: str) -> pa.Table:
-        """The rows of a file, without partition columns."""
+    def read(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of a file, without partition columns; or some columns of them."""
         try:
             with self.open_parquet(path) as file:
-                return file.read()
+                return file.read(columns=columns)
         except OSError as problem:
             shown = without_secrets(self.address)
             raise TableError(f"{path} of {shown} cannot be read: {one_line(problem)}") from problem

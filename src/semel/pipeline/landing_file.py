@@ -59,7 +59,7 @@ MESSAGE_COLUMNS: Final = tuple(
 )
 KEYS: Final = (
     *("name", "topic", "decoder", "compression", "columns", "message_columns", "event_time"),
-    *("computed", "where", "partition_by"),
+    *("computed", "where", "partition_by", "latest_by"),
 )
 # Options that are files, relative to the landing file.
 _FILES: Final = ("schema_file", "descriptor_file")
@@ -83,6 +83,8 @@ class LandedTable:
     computed: Mapping[str, str] = field(default_factory=dict)
     where: str | None = None
     partition_by: tuple[str, ...] = (DATE,)
+    # If given, the table has only the newest row for each value of these columns.
+    latest_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,11 @@ def _parse_table(found: dict[str, Any], folder: Path) -> LandedTable:
     computed = found.get("computed", {})
     if not isinstance(computed, dict) or not all(type(each) is str for each in computed.values()):
         raise OptionError("computed must be names with expressions: { column = 'expression' }")
-    partition_by = _texts(found, "partition_by") if "partition_by" in found else (DATE,)
+    latest_by = _texts(found, "latest_by")
+    # The rows of a table with the newest of each are few, and change their date.
+    partition_by: tuple[str, ...] = () if latest_by else (DATE,)
+    if "partition_by" in found:
+        partition_by = _texts(found, "partition_by")
     return LandedTable(
         name=name,
         template=parse_template(topic),
@@ -193,6 +199,7 @@ def _parse_table(found: dict[str, Any], folder: Path) -> LandedTable:
         computed=computed,
         where=_text(found, "where"),
         partition_by=partition_by,
+        latest_by=latest_by,
     )
 
 

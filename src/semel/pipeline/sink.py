@@ -118,9 +118,14 @@ class BatchWriter(DataSourceArrowWriter):
         return write_rows(self.options, iterator)
 
     def commit(self, messages: "list[WriterCommitMessage | None]") -> None:
-        # No app transaction is needed: if the answer is lost, Spark repeats the commit with the
-        # same files, and a file is in a table once.
-        commit(batch_of(self.options, self.schema, messages, self.overwrite), self.options)
+        # Without a number no app transaction is needed: if the answer is lost, Spark repeats the
+        # commit with the same files, and a file is in a table once.
+        number = self.options.batch
+        query = None if number is None else self.options.app_id
+        batch = batch_of(
+            self.options, self.schema, messages, self.overwrite, query=query, number=number
+        )
+        commit(batch, self.options)
 
     def abort(self, messages: "list[WriterCommitMessage | None]") -> None:
         return
@@ -150,6 +155,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "option coverage=offsets reads the offsets of the query: give option"
                 " checkpointLocation on the query itself, as a local folder"
             )
+        if self.options.batch is not None:
+            raise OptionError("option batch is for batch writes: Spark numbers those of a stream")
 
     @property
     def _checkpoint(self) -> "Path | None":
@@ -211,6 +218,12 @@ def check_columns(options: SinkOptions, schema: "StructType", *, overwrite: bool
             raise OptionError(
                 f"partitionBy: {name}: cannot partition by a {kind.simpleString()} column"
             )
+    for name in options.key:
+        if name not in types:
+            raise OptionError(f"option key: there is no column {name}")
+        kind = schema[name].dataType
+        if kind.typeName() not in PARTITION_TYPES:
+            raise OptionError(f"option key: {name}: a {kind.simpleString()} column cannot be a key")
     if options.partition_by and len(options.partition_by) == len(types):
         raise OptionError("partitionBy: a table cannot be partitioned by all of its columns")
     if options.stream is not None:
@@ -278,6 +291,7 @@ def batch_of(
         may_skip=not options.fail_on_data_loss,
         may_add_columns=options.merge_schema,
         overwrite=overwrite,
+        key=options.key,
     )
 
 

@@ -21,6 +21,8 @@ KNOWN: Final = (
     "root",
     "failOnDataLoss",
     "coverage",
+    "key",
+    "batch",
 )
 # What a batch of a stream covers: the rows that it brings, each once and without a gap; or what the
 # offsets of its query say, whatever rows it brings.
@@ -46,6 +48,10 @@ class SinkOptions:
     fail_on_data_loss: bool
     # ROWS or OFFSETS.
     coverage: str
+    # Rows replace those of the table that have the same values in these columns.
+    key: tuple[str, ...] = ()
+    # The number of a batch write of `app_id`, which is committed once.
+    batch: int | None = None
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
@@ -81,9 +87,17 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         raise OptionError(f"option coverage is {coverage!r}, but must be {ROWS} or {OFFSETS}")
     if coverage == OFFSETS and stream is None:
         raise OptionError("option coverage is for the rows of a stream: give option stream too")
-    partition_by = tuple(filter(None, map(str.strip, values.get("partitionBy", "").split(","))))
-    if len(set(partition_by)) < len(partition_by):
-        raise OptionError(f"partitionBy names a column twice: {', '.join(partition_by)}")
+    partition_by = _names(values, "partitionBy")
+    key = _names(values, "key")
+    if key and stream is not None:
+        raise OptionError(
+            "options key and stream exclude each other: rows of a stream are appended, each once"
+        )
+    batch = values.get("batch", "").strip()
+    if batch and not (batch.isascii() and batch.isdecimal()):
+        raise OptionError(f"option batch is {batch!r}, but must be the number of a batch")
+    if batch and not values.get("appId"):
+        raise OptionError("option batch is the number of a batch of appId: give option appId too")
     return SinkOptions(
         path=path,
         partition_by=partition_by,
@@ -94,7 +108,17 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         root=root,
         fail_on_data_loss=boolean(values, "failOnDataLoss", True),
         coverage=coverage,
+        key=key,
+        batch=int(batch) if batch else None,
     )
+
+
+def _names(values: Mapping[str, str], option: str) -> tuple[str, ...]:
+    """Columns that are separated by commas."""
+    names = tuple(filter(None, map(str.strip, values.get(option, "").split(","))))
+    if len(set(names)) < len(names):
+        raise OptionError(f"{option} names a column twice: {', '.join(names)}")
+    return names
 
 
 def _root(address: str) -> str:

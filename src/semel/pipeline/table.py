@@ -27,7 +27,7 @@ from typing import Any, Final
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import Field
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from semel.pipeline.app_transactions import (
     owner_id,
@@ -54,6 +54,7 @@ from semel.pipeline.files import (
 )
 from semel.pipeline.lake_address import local_folder, split_address
 from semel.pipeline.stream_record import StreamRecord, runs_label
+from semel.pipeline.upserts import upserted_files
 from semel.store.reading import row_label
 from semel.store.roots import Root, RootError, open_root, without_secrets
 
@@ -117,6 +118,9 @@ class LandingBatch:
     begins_anywhere: bool = False
     # Which rows are new, if neither the stream nor the query decides that.
     select: "Selection | None" = None
+    # Columns by which rows replace those of the table; and those that say which of them is newest.
+    key: tuple[str, ...] = ()
+    newest_by: tuple[str, ...] = ()
     # The description of the table, if it is created; None: that of a stream, or none.
     description: str | None = None
 
@@ -222,9 +226,14 @@ class Table:
             files, transactions = chosen
             rows = sum(each.rows for each in files)
             version = table.version()
+            removed: list[RemoveAction] = []
+            if batch.key and not batch.overwrite:
+                files, removed = upserted_files(
+                    self.address, table, files, batch.key, batch.newest_by
+                )
             try:
                 table.create_write_transaction(
-                    [_action(each) for each in files],
+                    [*map(_action, files), *removed],
                     "overwrite" if batch.overwrite else "append",
                     table.schema(),
                     list(batch.partition_by) or None,

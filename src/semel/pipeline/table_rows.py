@@ -34,6 +34,8 @@ from semel.pipeline.sink import check_columns
 from semel.pipeline.sink_options import parse_sink_options
 from semel.pipeline.source_columns import COLUMNS, DATE, UTC_DATE
 
+# By which the newest row is found.
+NEWEST_BY: Final = ("received", "seq")
 ROW: Final = "row_"
 BAD: Final = "bad_"
 PAYLOAD: Final = "payload"
@@ -65,6 +67,8 @@ class TableShape:
     partition_by: tuple[str, ...]
     # The columns of the table that are not in its struct.
     shared: tuple[str, ...]
+    # If given, the table has only the newest row for each value of these columns.
+    latest_by: tuple[str, ...] = ()
 
 
 def needed_columns(tables: Sequence[LandedTable]) -> list[str]:
@@ -356,6 +360,7 @@ def _with_row(
         decoded=columns.json(),
         partition_by=table.partition_by,
         shared=tuple(shared),
+        latest_by=table.latest_by,
     )
 
 
@@ -371,11 +376,13 @@ def _checked(frame: DataFrame, column: Column, key: str, text: str) -> Column:
 def _check_columns(table: LandedTable, schema: StructType) -> None:
     """Raise OptionError for columns that Delta does not have, or cannot partition by."""
     partition_by = ",".join(table.partition_by)
-    options = parse_sink_options({"path": table.name, "partitionBy": partition_by})
+    key = ",".join(table.latest_by)
+    options = parse_sink_options({"path": table.name, "partitionBy": partition_by, "key": key})
     try:
         check_columns(options, schema, overwrite=False)
     except OptionError as problem:
-        raise OptionError(str(problem).replace("partitionBy", "partition_by")) from None
+        text = str(problem).replace("partitionBy", "partition_by")
+        raise OptionError(text.replace("option key", "latest_by")) from None
 
 
 def _check_names(table: LandedTable, columns: StructType, shared: list[str]) -> None:

@@ -31,7 +31,7 @@ from pyspark.sql.datasource import (
 
 from semel.pipeline.checkpoint import last_batch, spans_since_start
 from semel.pipeline.errors import PipelineError
-from semel.pipeline.table_rows import BAD, ROW, TableShape
+from semel.pipeline.table_rows import BAD, NEWEST_BY, ROW, TableShape
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 NAME: Final = "semel_tables"
 # Seconds between two commits of a table that has no rows.
 ADVANCE_SECONDS: Final = 60.0
+# Rows that wait before only the newest of each key are kept.
+LATEST_ROWS: Final = 10_000
 # When the tables were committed last, by address, on the clock of this process.
 _COMMITTED: Final[dict[str, float]] = {}
 
@@ -76,6 +78,7 @@ class TablesPlan:
                 | {
                     "partition_by": tuple(each["partition_by"]),
                     "shared": tuple(each["shared"]),
+                    "latest_by": tuple(each["latest_by"]),
                 }
             )
             for each in found["shapes"]
@@ -178,6 +181,8 @@ def commit_table(
             may_skip=plan.may_skip,
             may_add_columns=True,
             begins_anywhere=plan.begins_anywhere,
+            key=shape.latest_by,
+            newest_by=NEWEST_BY if shape.latest_by else (),
             description=f"Messages of the MQTT stream {plan.stream}, with typed columns",
         )
     )
@@ -210,12 +215,18 @@ class RowSplitter:
         layout = dead_letters_layout(plan.dead_letters)
         self._dead = [FileWriter(layout, each_bytes) for _ in plan.shapes]
         self._stream = plan.stream
+        # By place of a table with only the newest rows: those that are not written yet, and how
+        # many there may be before they are reduced.
+        self._latest: dict[int, list[pa.Table]] = {}
+        self._latest_limit: dict[int, int] = {}
 
     def add(self, rows: "pa.Table") -> None:
         """Take rows apart, and write them when enough of them are in memory."""
         for place, shape in enumerate(self._shapes):
             found = rows_of_table(rows, place, shape)
-            if found.num_rows:
+            if shape.latest_by:
+                self._add_latest(place, found)
+            elif found.num_rows:
                 self._rows[place].add(found)
             bad = self._dead_letters(rows, place, shape)
             if bad is not None:
@@ -231,7 +242,31 @@ class RowSplitter:
             rows.filter(problems.is_valid()), f"{BAD}{place}", shape, self._stream
         )
 
+    def _add_latest(self, place: int, rows: "pa.Table") -> None:
+        """Keep the newest row of each key in memory."""
+        import pyarrow as pa
+
+        waiting = self._latest.setdefault(place, [])
+        if rows.num_rows:
+            waiting.append(rows)
+        if sum(each.num_rows for each in waiting) > self._latest_limit.get(place, LATEST_ROWS):
+            newest = self._newest(place, pa.concat_tables(waiting))
+            self._latest[place] = [newest]
+            # Not again before there are as many others.
+            self._latest_limit[place] = 2 * newest.num_rows + LATEST_ROWS
+
+    def _newest(self, place: int, rows: "pa.Table") -> "pa.Table":
+        from semel.pipeline.upserts import newest_rows
+
+        return newest_rows(rows, self._shapes[place].latest_by, NEWEST_BY)
+
     def finish(self) -> WrittenTables:
+        """Write what is left."""
+        import pyarrow as pa
+
+        for place, waiting in self._latest.items():
+            if waiting:
+                self._rows[place].add(self._newest(place, pa.concat_tables(waiting)))
         return WrittenTables(
             [each.finish() for each in self._rows], [each.finish() for each in self._dead]
         )
