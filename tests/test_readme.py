@@ -6,6 +6,7 @@ Every command and example of the README is run by a test:
     the example for Spark       tests/pipeline/test_pages.py
     the example for asyncio     tests/client/test_page.py
     the example for pytest      here
+    the landing file            here, that it is one; tests/pipeline lands such files
     the last line of the demo   tests/cli/test_demo.py; here, that the README shows its format
 
 `pip install` and the make targets would build an environment each time. Here only their extras and
@@ -24,6 +25,7 @@ import pytest
 
 from semel import cli
 from semel.lab.demo_reconciliation import Verdict
+from semel.pipeline.landing_file import read_landing_file
 from tests.lab.as_user import run
 
 pytest_plugins = ["pytester"]
@@ -89,8 +91,16 @@ def test_the_example_for_pytest_passes(
 def test_every_extra_of_the_readme_exists() -> None:
     project = tomllib.loads((HOME / "pyproject.toml").read_text("utf-8"))["project"]
     named = set(re.findall(r"\.\[(\w+)\]", TEXT))
-    assert named == {"all", "broker", "sql", "spark"}
+    assert named == {"all", "broker", "decoders", "sql", "spark"}
     assert named <= set(project["optional-dependencies"])
+
+
+def test_the_landing_file_of_the_readme_is_one(tmp_path: Path) -> None:
+    (block,) = re.findall(r"^```toml\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+    path = tmp_path / "landing.toml"
+    path.write_text(block, "utf-8")
+    (table,) = read_landing_file(path).tables
+    assert table.template.explain("site/a/7/temp") is None
 
 
 def test_every_make_target_of_the_readme_exists() -> None:
