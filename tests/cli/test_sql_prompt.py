@@ -159,7 +159,7 @@ def test_statements_build_on_each_other(terminal: Terminal) -> None:
 def test_an_error_is_printed_and_the_prompt_goes_on(terminal: Terminal) -> None:
     assert terminal.ask("select * from mesages;").splitlines()[0] == (
         "Error: there is no table mesages: did you mean messages? "
-        "there are messages, messages_not_landed, messages_now"
+        "there are messages, messages_not_landed, messages_now, messages_once"
     )
     assert terminal.ask("selec 1;").startswith("Error: Parser Error: syntax error")
     assert terminal.ask("begin;").startswith("Error: a session has no transactions")
@@ -182,7 +182,7 @@ def test_commands_list_tables_and_columns(terminal: Terminal, tmp_path: Path) ->
     write_deltalake(tmp_path / "semel-data" / "lake" / "my table", pa.table({"a b": [1]}))
     header, *names = [line.split()[0] for line in terminal.ask("\\d").splitlines()]
     assert "name" in header
-    assert names == ["messages", "my", "messages_not_landed", "messages_now"]
+    assert names == ["messages", "my", "messages_not_landed", "messages_now", "messages_once"]
     assert "a b          BIGINT" in terminal.ask("\\d my table;").splitlines()
     assert "a b          BIGINT" in terminal.ask('\\d "my table"').splitlines()
     assert re.search(r"^landed +BOOLEAN$", terminal.ask("\\d messages_now"), re.MULTILINE)

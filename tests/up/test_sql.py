@@ -13,14 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from semel.mqtt.properties import NO_PROPERTIES
 from semel.pipeline.errors import TableError
+from semel.store.commit import Commit, RecordedMessage
 from semel.store.reading import NodeRecord, StreamCatalog
 from semel.store.roots import open_root
 from semel.store.segment_names import segment_name
 from semel.up.sql import LakeSql, RecordLocation, SqlError, record_beside
 from tests.modes import repeats
 from tests.store.keeper import Keeper
-from tests.store.recorded import message
+from tests.store.recorded import message, received
 from tests.up.asked import NUMBERS, Kept, ask, rows_of, simple_lake
 from tests.up.landed import land_rows, with_date
 
@@ -524,9 +526,69 @@ def test_an_unknown_table_is_told_with_those_that_there_are(kept: Kept) -> None:
         ask(kept.sql(), "select * from mesages_now")
     assert str(caught.value).splitlines()[0] == (
         "there is no table mesages_now: did you mean messages_now? "
-        "there are messages, messages_not_landed, messages_now"
+        "there are messages, messages_not_landed, messages_now, messages_once"
     )
     assert "pg_" not in str(caught.value)
+
+
+def test_a_qos_1_message_that_was_sent_again_is_there_once(kept: Kept) -> None:
+    def sent(
+        number: int,
+        *,
+        topic: str = "plant/1",
+        payload: bytes = b"",
+        qos: int = 1,
+        dup: bool = False,
+        client_id: str = "press",
+    ) -> int:
+        """Record a message with this packet identifier; its seq."""
+        kept.keeper.last += 1
+        commit = Commit()
+        commit.at = received(kept.keeper.last) / 1e6
+        commit.records.append(
+            RecordedMessage(
+                kept.keeper.row.id,
+                kept.keeper.last,
+                topic,
+                payload or b"%d" % number,
+                qos=qos,
+                retain=False,
+                dup=dup,
+                client_id=client_id,
+                user_name=None,
+                packet_id=number,
+                version=5,
+                properties=NO_PROPERTIES,
+            )
+        )
+        kept.keeper.database.apply([commit])
+        return kept.keeper.last
+
+    before = kept.keeper.last
+    repeats = []
+    sent(1)
+    # Sent again, and once more.
+    repeats += [sent(1, dup=True), sent(1, dup=True)]
+    # Not repeats: without DUP; of another client; with another payload, topic or QoS; the first.
+    sent(1)
+    sent(1, dup=True, client_id="other")
+    sent(1, dup=True, payload=b"x")
+    sent(1, dup=True, payload=b"x", topic="plant/2")
+    sent(2, qos=2)
+    sent(2, qos=2, dup=True)
+    sent(3, dup=True)
+    sent(4)
+    sent(5)
+    # Other messages came between, with other packet identifiers.
+    repeats.append(sent(4, dup=True))
+    found = ask(kept.sql(), f"select seq from messages_once where seq > {before} order by seq")
+    expected = [seq for seq in range(before + 1, kept.keeper.last + 1) if seq not in repeats]
+    assert [row["seq"] for row in found] == expected
+    names = [
+        list(ask(kept.sql(), f"select * from messages_{view} limit 1")[0])
+        for view in ("now", "once")
+    ]
+    assert names[0] == names[1]
 
 
 def test_a_table_of_a_landing_file_is_queried_as_it_is(kept: Kept) -> None:

@@ -67,9 +67,10 @@ def test_tables_and_columns_are_listed(session: SqlSession) -> None:
         ("messages", "table"),
         ("messages_not_landed", "rows that have not landed"),
         ("messages_now", "all rows, with a column landed"),
+        ("messages_once", "all rows, without repeats of QoS 1 messages"),
     ]
     found = session.columns()
-    assert list(found) == ["messages", "messages_not_landed", "messages_now"]
+    assert list(found) == ["messages", "messages_not_landed", "messages_now", "messages_once"]
     assert {"seq", "payload", "text", "json"} <= set(found["messages"])
     assert "landed" in found["messages_now"]
 

@@ -5,11 +5,12 @@ which DuckDB reads the columns and rows that the query needs. Nothing is downloa
 tables whose names occur in the query are opened. A table that cannot be opened is left out. That is
 an error only if DuckDB reports it as unknown, because the name may occur in a string or a comment.
 SQL names are case-insensitive, so tables whose names differ only in case cannot be queried. A table
-in which a stream is landed has two more views, if the record of the stream is known:
+in which a stream is landed has three more views, if the record of the stream is known:
 
     messages               the rows that have landed
     messages_not_landed    the rows of the record that have not
     messages_now           both, with a column `landed`
+    messages_once          the same without repeats of QoS 1 messages
 
 Each of them has two columns beside the bytes of a payload, unless the table has columns of these
 names: `text`, the payload as UTF-8, and `json`, the same as JSON. They are null where the payload
@@ -87,6 +88,15 @@ MAXIMUM_TRIES: Final = 3
 
 NOT_LANDED: Final = "_not_landed"
 NOW: Final = "_now"
+ONCE: Final = "_once"
+VIEWS: Final = (NOT_LANDED, NOW, ONCE)
+# Whether a row is a QoS 1 message that its client has sent again: DUP is set, and the row before it
+# with the same Packet Identifier of the same client is the same message [MQTT-3.3.1-1].
+_IS_REPEAT: Final = """
+    coalesce(dup AND qos = 1
+        AND lag(qos) OVER same = 1 AND lag(topic) OVER same = topic
+        AND lag(payload) OVER same = payload, false)
+"""
 LANDED: Final = "landed"
 
 PAYLOAD: Final = "payload"
@@ -255,12 +265,13 @@ class LakeSql:
         for table in self._landed_streams():
             found.append((f"{table}{NOT_LANDED}", "rows that have not landed"))
             found.append((f"{table}{NOW}", "all rows, with a column landed"))
+            found.append((f"{table}{ONCE}", "all rows, without repeats of QoS 1 messages"))
         return found
 
     def _landed_streams(self, is_wanted: Callable[[str], bool] = bool) -> dict[str, str]:
         """The stream of each table whose record is known.
 
-        Leaves out a table if `is_wanted` rejects both of its views, or if another table has the
+        Leaves out a table if `is_wanted` rejects all of its views, or if another table has the
         name of a view.
         """
         if self._catalog is None or self._record is None:
@@ -271,7 +282,7 @@ class LakeSql:
         if _folded(self._record.table) not in taken:
             tables.append(self._record.table)
         for table in sorted(tables):
-            views = {f"{table}{NOT_LANDED}", f"{table}{NOW}"}
+            views = {table + suffix for suffix in VIEWS}
             if taken & {_folded(view) for view in views} or not any(map(is_wanted, views)):
                 continue
             if table in self._tables:
@@ -358,7 +369,7 @@ class LakeSql:
             )
             if is_named(folded):
                 self.notes.append(sentence)
-            for suffix in ("", NOT_LANDED, NOW):
+            for suffix in ("", *VIEWS):
                 self._left_out[folded + suffix] = SqlError(sentence)
         composed = self._landed_streams(is_named)
         # Do this first: it updates the tables to the version that decides which rows have landed.
@@ -370,10 +381,12 @@ class LakeSql:
                     self._register_table(table)
         for table in composed:
             if _folded(table) in self._left_out:
-                self._left_out[_folded(table + NOW)] = self._left_out[_folded(table)]
+                for suffix in (NOW, ONCE):
+                    self._left_out[_folded(table + suffix)] = self._left_out[_folded(table)]
                 continue
             with self._left_out_on_error(table + NOW):
                 self._create_now_view(table)
+                self._create_once_view(table)
 
     def _reads_catalog(self, query: str) -> bool:
         """Whether a query reads the catalog of tables; strings and comments are ignored."""
@@ -513,6 +526,17 @@ class LakeSql:
             text = f"SELECT *, true AS landed FROM {quoted(table)} UNION ALL BY NAME {text}"
         self._connection.execute(f"CREATE TEMP VIEW {quoted(table + NOW)} AS {text}")
         self._created.append(table + NOW)
+
+    def _create_once_view(self, table: str) -> None:
+        """Create the view of all messages, without those that a client has sent again."""
+        text = (
+            f"SELECT * EXCLUDE (is_repeat) FROM (SELECT *, {_IS_REPEAT} AS is_repeat"
+            f" FROM {quoted(table + NOW)}"
+            " WINDOW same AS (PARTITION BY node, client_id, packet_id ORDER BY seq))"
+            " WHERE NOT is_repeat"
+        )
+        self._connection.execute(f"CREATE TEMP VIEW {quoted(table + ONCE)} AS {text}")
+        self._created.append(table + ONCE)
 
     # --- the result -------------------------------------------------------------------------------
 
