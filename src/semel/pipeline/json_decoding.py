@@ -23,80 +23,97 @@ if TYPE_CHECKING:
 
     from semel.pipeline.decoders.outcome import Problem
 
+# The column that has the text if Spark cannot read it.
+CORRUPT: Final = "_corrupt"
 # JSON as in RFC 8259, and times without an offset in UTC.
 OPTIONS: Final = {
     "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": CORRUPT,
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
     "timeZone": "UTC",
 }
-_CORRUPT: Final = "_corrupt"
 _INTEGERS: Final = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 # Characters of a value that a reason quotes.
 _QUOTED: Final = 60
 
 
-def parsed_json(text: "Column", columns: "StructType") -> "Column":
-    """The columns of a JSON object as a struct; null if the text is not one, or does not fit."""
-    from pyspark.sql import functions
-    from pyspark.sql.types import (
-        ArrayType,
-        IntegerType,
-        StringType,
-        StructField,
-        StructType,
-    )
+class JsonColumns:
+    """Parses JSON objects to columns, in two steps, so that Spark parses each of them once."""
 
-    key, mark = (f"_{secrets.token_hex(8)}" for _ in range(2))
-    element = StructType([*_nullable(columns).fields, StructField(mark, IntegerType())])
-    schema = StructType([StructField(key, ArrayType(element)), StructField(_CORRUPT, StringType())])
-    options = OPTIONS | {"columnNameOfCorruptRecord": _CORRUPT}
-    wrapped = functions.concat(
-        functions.lit(f'{{"{key}":['), text, functions.lit(f',{{"{mark}":1}}]}}')
-    )
-    parsed = functions.from_json(wrapped, schema, options)
-    elements = parsed[key]
-    value = functions.get(elements, 0)
-    is_good = (
-        parsed[_CORRUPT].isNull()
-        & (functions.size(elements) == 2)
-        & (functions.get(elements, 1)[mark] == 1)
-        & value.isNotNull()
-    )
-    for field in columns.fields:
-        if field.dataType.typeName() in ("double", "float"):
-            # A number that is too large becomes infinite, which JSON does not have.
-            is_finite = functions.abs(value[field.name]) != float("inf")
-            is_good &= value[field.name].isNull() | is_finite
-    found = functions.struct(*(value[field.name].alias(field.name) for field in columns.fields))
-    return functions.when(is_good, found)
+    def __init__(self, columns: "StructType") -> None:
+        self._columns = columns
+        self._key, self._mark = (f"_{secrets.token_hex(8)}" for _ in range(2))
 
+    def parsed(self, text: "Column") -> "Column":
+        """What Spark's parser makes of a text."""
+        from pyspark.sql import functions
+        from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 
-def checked_json(text: "Column") -> "Column":
-    """The text if it is one JSON value; otherwise null."""
-    from pyspark.sql import functions
-    from pyspark.sql.types import ArrayType, StringType, StructField, StructType
+        nullable = [StructField(each.name, each.dataType) for each in self._columns.fields]
+        element = StructType([*nullable, StructField(self._mark, IntegerType())])
+        end = f',{{"{self._mark}":1}}]}}'
+        wrapped = functions.concat(functions.lit(f'{{"{self._key}":['), text, functions.lit(end))
+        return functions.from_json(wrapped, _schema(self._key, ArrayType(element)), OPTIONS)
 
-    key, mark = (f"_{secrets.token_hex(8)}" for _ in range(2))
-    schema = StructType(
-        [StructField(key, ArrayType(StringType())), StructField(_CORRUPT, StringType())]
-    )
-    options = OPTIONS | {"columnNameOfCorruptRecord": _CORRUPT}
-    wrapped = functions.concat(functions.lit(f'{{"{key}":['), text, functions.lit(f',"{mark}"]}}'))
-    parsed = functions.from_json(wrapped, schema, options)
-    elements = parsed[key]
-    is_good = (
-        parsed[_CORRUPT].isNull()
-        & (functions.size(elements) == 2)
-        & (functions.get(elements, 1) == functions.lit(mark))
-    )
-    return functions.when(is_good, text)
+    def fits(self, parsed: "Column") -> "Column":
+        """Whether it was one object that fits the columns."""
+        from pyspark.sql import functions
+
+        elements = parsed[self._key]
+        value = functions.get(elements, 0)
+        found = (
+            parsed[CORRUPT].isNull()
+            & (functions.size(elements) == 2)
+            & (functions.get(elements, 1)[self._mark] == 1)
+            & value.isNotNull()
+        )
+        for field in self._columns.fields:
+            if field.dataType.typeName() in ("double", "float"):
+                # A number that is too large becomes infinite, which JSON does not have.
+                is_finite = functions.abs(value[field.name]) != float("inf")
+                found &= functions.coalesce(is_finite, functions.lit(True))
+        return found
+
+    def column(self, parsed: "Column", name: str) -> "Column":
+        """A column of the object."""
+        from pyspark.sql import functions
+
+        return functions.get(parsed[self._key], 0)[name]
 
 
-def _nullable(columns: "StructType") -> "StructType":
-    from pyspark.sql.types import StructField, StructType
+class JsonText:
+    """Checks that a text is one JSON value."""
 
-    return StructType([StructField(each.name, each.dataType) for each in columns.fields])
+    def __init__(self) -> None:
+        self._key, self._mark = (f"_{secrets.token_hex(8)}" for _ in range(2))
+
+    def parsed(self, text: "Column") -> "Column":
+        """What Spark's parser makes of a text."""
+        from pyspark.sql import functions
+        from pyspark.sql.types import ArrayType, StringType
+
+        wrapped = functions.concat(
+            functions.lit(f'{{"{self._key}":['), text, functions.lit(f',"{self._mark}"]}}')
+        )
+        return functions.from_json(wrapped, _schema(self._key, ArrayType(StringType())), OPTIONS)
+
+    def fits(self, parsed: "Column") -> "Column":
+        """Whether it was one value."""
+        from pyspark.sql import functions
+
+        elements = parsed[self._key]
+        return (
+            parsed[CORRUPT].isNull()
+            & (functions.size(elements) == 2)
+            & (functions.get(elements, 1) == functions.lit(self._mark))
+        )
+
+
+def _schema(key: str, kind: "DataType") -> "StructType":
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    return StructType([StructField(key, kind), StructField(CORRUPT, StringType())])
 
 
 # --- why a payload is bad -------------------------------------------------------------------------

@@ -11,24 +11,19 @@ JSON, CSV, text and numbers are decoded by Spark's own expressions, other format
 columns (`decoders`).
 """
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType, StringType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
-from semel.pipeline.arrow_decoding import ArrowDecoding, Decompression
-from semel.pipeline.decoders.formats import make_decoder
+from semel.pipeline.arrow_decoding import Decompression
+from semel.pipeline.column_decoding import BAD_TYPE, arrow_function, decoding_of, first_line
 from semel.pipeline.errors import OptionError
-from semel.pipeline.json_decoding import checked_json, parsed_json
 from semel.pipeline.landing_file import ALWAYS, EVENT_TIME, LandedTable
 from semel.pipeline.sink import check_columns
 from semel.pipeline.sink_options import parse_sink_options
@@ -39,17 +34,7 @@ NEWEST_BY: Final = ("received", "seq")
 ROW: Final = "row_"
 BAD: Final = "bad_"
 PAYLOAD: Final = "payload"
-# Where and why a message cannot be decoded. The reason is null if Spark has refused it, which gives
-# no reason; the sink finds it.
-BAD_TYPE: Final = "struct<reason: string, column: string, byte: int>"
-NUMBER: Final = r"\A[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\z"
-# Decoders by expressions of Spark.
-TEXT_DECODERS: Final = ("json", "json_text", "text", "number", "csv")
 _ANSI: Final = "spark.sql.ansi.enabled"
-_CORRUPT: Final = "_corrupt"
-# The code that Spark appends for programs.
-_STATE: Final = re.compile(r"\s*SQLSTATE: \w+\s*$")
-_NUMERIC: Final = ("byte", "short", "integer", "long", "float", "double", "decimal")
 # Columns that the record has, under names that no column of a table has.
 _MESSAGE: Final = "_message_"
 
@@ -91,37 +76,25 @@ def rows_of_tables(
     frame = messages.withColumn(DATE, sf.expr(UTC_DATE))
     frame = frame.select(*(sf.col(name).alias(_MESSAGE + name) for name in [*record, DATE]))
     topic, payload = sf.col(f"{_MESSAGE}topic"), sf.col(f"{_MESSAGE}{PAYLOAD}")
-    columns_of = [_declared_columns(each) for each in tables]
+    decodings = [decoding_of(each) for each in tables]
     base = frame.columns
-    # First which messages a table takes, then what they contain, then its row: in steps, so that
-    # Spark evaluates each of them once.
-    frame = frame.select(
-        *base,
-        *(
-            sf.when(each.template.takes(topic) & _is_new(landed.get(each.name, {})), payload).alias(
-                f"taken_{place}"
-            )
-            for place, each in enumerate(tables)
-        ),
-    )
-    frame = frame.select(
-        *base,
-        *(
-            _decompressed(each, sf.col(f"taken_{place}")).alias(f"plain_{place}")
-            for place, each in enumerate(tables)
-        ),
-    )
-    frame = frame.select(
-        *base,
-        *(
-            _decoded(each, columns, sf.col(f"plain_{place}")).alias(f"decoded_{place}")
-            for place, (each, columns) in enumerate(zip(tables, columns_of, strict=True))
-        ),
-    )
+    # Which messages a table takes; their payloads without compression; what Spark's parsers make of
+    # them; whether that fits; and the columns. In steps, because Spark evaluates an expression as
+    # often as it stands in one of them.
+    taken = [_taken(each, landed, topic, payload) for each in tables]
+    frame = frame.select(*base, *_numbered("taken", taken))
+    plain = [_decompressed(each, sf.col(f"taken_{at}")) for at, each in enumerate(tables)]
+    frame = frame.select(*base, *_numbered("plain", plain))
+    parsed = [each.parsed(sf.col(f"plain_{at}")) for at, each in enumerate(decodings)]
+    frame = frame.select(*base, *_numbered("parsed", parsed))
+    fitting = [each.fitting(sf.col(f"parsed_{at}")) for at, each in enumerate(decodings)]
+    frame = frame.select(*base, *_numbered("fitting", fitting))
+    decoded = [each.decoded(sf.col(f"fitting_{at}")) for at, each in enumerate(decodings)]
+    frame = frame.select(*base, *_numbered("decoded", decoded))
     shapes = []
-    for place, (table, columns) in enumerate(zip(tables, columns_of, strict=True)):
+    for place, (table, decoding) in enumerate(zip(tables, decodings, strict=True)):
         try:
-            frame, shape = _with_row(frame, table, columns, place, record)
+            frame, shape = _with_row(frame, table, decoding.columns, place, record)
         except OptionError as problem:
             raise OptionError(f"table {table.name}: {problem}") from None
         shapes.append(shape)
@@ -137,6 +110,10 @@ def rows_of_tables(
         ),
         shapes,
     )
+
+
+def _numbered(name: str, columns: Sequence[Column]) -> list[Column]:
+    return [each.alias(f"{name}_{at}") for at, each in enumerate(columns)]
 
 
 @contextmanager
@@ -162,146 +139,21 @@ def _is_new(landed: Mapping[str, int]) -> Column:
     return sf.col(f"{_MESSAGE}seq") > sf.coalesce(at, sf.lit(0))
 
 
-def _declared_columns(table: LandedTable) -> StructType:
-    """The columns that the decoder gives. Raises OptionError."""
-    try:
-        found = StructType.fromDDL(table.columns)
-        if not isinstance(found, StructType) or not found.fields:
-            raise ValueError("there is no column")
-    except (PySparkException, ValueError, TypeError) as problem:
-        raise OptionError(
-            f"table {table.name}: columns {table.columns!r} are not names with types of Spark,"
-            f' such as "value DOUBLE NOT NULL, unit STRING": {_first_line(problem)}'
-        ) from None
-    for field in found.fields:
-        if _has_required_part(field.dataType):
-            raise OptionError(
-                f"table {table.name}: columns: {field.name} has a part that is NOT NULL, which only"
-                " whole columns can be"
-            )
-    if table.decoder in ("text", "json_text", "number"):
-        kinds = _NUMERIC if table.decoder == "number" else ("string",)
-        if len(found.fields) != 1 or found.fields[0].dataType.typeName() not in kinds:
-            which = "numeric" if table.decoder == "number" else "STRING"
-            raise OptionError(
-                f"table {table.name}: decoder {table.decoder} gives one {which} column, not"
-                f" {table.columns!r}"
-            )
-    return found
-
-
-def _has_required_part(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
-        return any(not each.nullable or _has_required_part(each.dataType) for each in kind.fields)
-    inner = [getattr(kind, name, None) for name in ("elementType", "keyType", "valueType")]
-    return any(_has_required_part(each) for each in inner if each is not None)
-
-
-# --- decoding -------------------------------------------------------------------------------------
+def _taken(
+    table: LandedTable,
+    landed: Mapping[str, Mapping[str, int]],
+    topic: Column,
+    payload: Column,
+) -> Column:
+    """The payload of a message that is for the table, and null for others."""
+    return sf.when(table.template.takes(topic) & _is_new(landed.get(table.name, {})), payload)
 
 
 def _decompressed(table: LandedTable, payload: Column) -> Column:
     """A struct of `value`, the payload without compression, and `problem`."""
     if table.compression is None:
-        return sf.struct(payload.alias("value"), _no_problem().alias("problem"))
-    return _arrow_function(Decompression(table.compression), "binary")(payload)
-
-
-def _decoded(table: LandedTable, columns: StructType, plain: Column) -> Column:
-    """A struct of `value` (null if the payload is bad) and `problem`; null for other messages."""
-    payload = plain["value"]
-    if table.decoder == "raw":
-        value = sf.struct(payload.alias(columns.fields[0].name))
-        found = sf.struct(
-            sf.when(payload.isNotNull(), value).alias("value"), plain["problem"].alias("problem")
-        )
-    elif table.decoder in TEXT_DECODERS:
-        text = sf.when(sf.is_valid_utf8(payload.cast("string")), payload.cast("string"))
-        value = _parsed_text(table, columns, text)
-        for field in columns.fields:
-            if not field.nullable:
-                value = sf.when(value[field.name].isNotNull(), value)
-        unexplained = sf.when(payload.isNotNull() & value.isNull(), _unexplained())
-        problem = sf.coalesce(plain["problem"], unexplained)
-        found = sf.struct(value.alias("value"), problem.alias("problem"))
-    else:
-        made = _arrow_decoder(table, columns)(payload)
-        problem = sf.coalesce(plain["problem"], made["problem"])
-        found = sf.struct(made["value"].alias("value"), problem.alias("problem"))
-    return sf.when(payload.isNotNull() | plain["problem"].isNotNull(), found)
-
-
-def _parsed_text(table: LandedTable, columns: StructType, text: Column) -> Column:
-    """The columns of a text as a struct; null if it does not fit."""
-    first = columns.fields[0]
-    if table.decoder == "json":
-        return parsed_json(text, columns)
-    if table.decoder == "json_text":
-        checked = checked_json(text)
-        return sf.when(checked.isNotNull(), sf.struct(checked.alias(first.name)))
-    if table.decoder == "text":
-        return sf.when(text.isNotNull(), sf.struct(text.alias(first.name)))
-    if table.decoder == "number":
-        trimmed = sf.btrim(text, sf.lit(" \t\r\n"))
-        number = sf.when(trimmed.rlike(NUMBER), trimmed.try_cast(first.dataType))
-        if first.dataType.typeName() in ("double", "float"):
-            number = sf.when(sf.abs(number) != float("inf"), number)
-        return sf.when(number.isNotNull(), sf.struct(number.alias(first.name)))
-    return _parsed_csv(table, columns, text)
-
-
-def _parsed_csv(table: LandedTable, columns: StructType, text: Column) -> Column:
-    schema = ", ".join(
-        f"`{each.name}` {each.dataType.simpleString()}"
-        for each in [*columns.fields, StructField(_CORRUPT, StringType())]
-    )
-    options = {
-        "mode": "PERMISSIVE",
-        "columnNameOfCorruptRecord": _CORRUPT,
-        "timeZone": "UTC",
-        "sep": str(table.options.get("separator", ",")),
-    }
-    # A last line break is usual; any other would begin a second record.
-    line = sf.regexp_replace(text, r"\r?\n\z", "")
-    parsed = sf.from_csv(line, schema, options)
-    is_good = parsed[_CORRUPT].isNull() & ~line.rlike(r"[\r\n]") & (sf.length(line) > 0)
-    found = sf.struct(*(parsed[each.name].alias(each.name) for each in columns.fields))
-    return sf.when(is_good, found)
-
-
-def _no_problem() -> Column:
-    return sf.lit(None).cast(BAD_TYPE)
-
-
-def _unexplained() -> Column:
-    return sf.struct(
-        sf.lit(None).cast("string").alias("reason"),
-        sf.lit(None).cast("string").alias("column"),
-        sf.lit(None).cast("int").alias("byte"),
-    )
-
-
-def _arrow_decoder(table: LandedTable, columns: StructType) -> Callable[[Column], Column]:
-    schema = to_arrow_schema(columns, timezone="UTC")
-    try:
-        made = ArrowDecoding(make_decoder(table.decoder, schema, table.options))
-    except OptionError as problem:
-        raise OptionError(f"table {table.name}: {problem}") from None
-    value = StructType([StructField(each.name, each.dataType) for each in columns.fields])
-    return _arrow_function(made, value.simpleString())
-
-
-def _arrow_function(
-    decode: "Decompression | ArrowDecoding", value: str
-) -> Callable[[Column], Column]:
-    """A function of Spark that gives a struct of `value` and `problem`, by whole Arrow columns."""
-
-    def function(payloads: pa.Array) -> pa.Array:
-        return decode(payloads)
-
-    returned = f"struct<value: {value}, problem: {BAD_TYPE}>"
-    made: Any = arrow_udf(function, returned)  # type: ignore[call-overload]
-    return lambda column: made(column)
+        return sf.struct(payload.alias("value"), sf.lit(None).cast(BAD_TYPE).alias("problem"))
+    return arrow_function(Decompression(table.compression), "binary")(payload)
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -369,7 +221,7 @@ def _checked(frame: DataFrame, column: Column, key: str, text: str) -> Column:
     try:
         frame.select(column)
     except PySparkException as problem:
-        raise OptionError(f"{key} {text!r}: {_first_line(problem)}") from None
+        raise OptionError(f"{key} {text!r}: {first_line(problem)}") from None
     return column
 
 
@@ -398,8 +250,3 @@ def _check_names(table: LandedTable, columns: StructType, shared: list[str]) -> 
     for name in names:
         if lower.count(name.lower()) > 1:
             raise OptionError(f"two columns are called {name}: rename one of them")
-
-
-def _first_line(problem: Exception) -> str:
-    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
-    return _STATE.sub("", lines[0]) if lines else "Spark gave no reason"

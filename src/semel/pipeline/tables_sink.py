@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 NAME: Final = "semel_tables"
 # Seconds between two commits of a table that has no rows.
 ADVANCE_SECONDS: Final = 60.0
+# Record batches, and their bytes, that are divided among the tables at once.
+SPLIT_BATCHES: Final = 64
+SPLIT_BYTES: Final = 32 * 1024 * 1024
 # Rows that wait before only the newest of each key are kept.
 LATEST_ROWS: Final = 10_000
 # When the tables were committed last, by address, on the clock of this process.
@@ -118,8 +121,17 @@ class TablesWriter(DataSourceStreamArrowWriter):
         import pyarrow as pa
 
         splitter = RowSplitter(self.plan)
+        waiting: list[pa.RecordBatch] = []
+        size = 0
         for batch in iterator:
-            splitter.add(pa.Table.from_batches([batch]))
+            waiting.append(batch)
+            size += batch.nbytes
+            # Spark sends 1,024 rows at a time, too few to divide them among many tables.
+            if size >= SPLIT_BYTES or len(waiting) >= SPLIT_BATCHES:
+                splitter.add(pa.Table.from_batches(waiting))
+                waiting, size = [], 0
+        if waiting:
+            splitter.add(pa.Table.from_batches(waiting))
         return splitter.finish()
 
     def commit(

@@ -117,6 +117,16 @@ class LandingTemplate:
             literal.append(level)
         return self.topic_filter
 
+    @property
+    def suffix(self) -> str:
+        """What all topics of the template end with."""
+        literal: list[str] = []
+        for level in reversed(self.topic_filter.split("/")):
+            if level in ("+", "#"):
+                return "".join(f"/{each}" for each in reversed(literal))
+            literal.append(level)
+        return self.topic_filter
+
     def takes(self, topic: "Column") -> "Column":
         """Whether the template takes a topic."""
         from pyspark.sql import functions
@@ -127,6 +137,8 @@ class LandingTemplate:
             return ~topic.startswith("$")
         found = topic.rlike(self.pattern)
         # Most topics of other templates are refused without a regular expression.
+        if self.suffix:
+            found = topic.endswith(self.suffix) & found
         return topic.startswith(self.prefix) & found if self.prefix else found
 
     def columns(self, topic: "Column") -> "dict[str, Column]":
