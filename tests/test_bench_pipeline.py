@@ -5,12 +5,14 @@ import json
 import os
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.pipeline import aged, checksums, commits, latency, processes, queries, sustained
+from bench.pipeline import aged, checksums, commits, latency, processes, queries, sustained, typed
+from bench.pipeline import typed_records as records
 from bench.pipeline.aged import AGED, NEW, Aged, Builder, Side
 from bench.pipeline.checksums import Verified
 from bench.pipeline.commits import Commits
@@ -30,6 +32,15 @@ from bench.pipeline.segments import (
     numbered,
 )
 from bench.pipeline.sustained import Sample, Sustained
+from bench.pipeline.typed import ONE, RAW, READ_TABLE, SPARK, TABLES, TEN, TYPED
+from bench.pipeline.typed_records import (
+    FORMATS,
+    JSON,
+    PROTOBUF,
+    VALUES,
+    TypedGroup,
+    checksum_of,
+)
 from semel.store.roots import open_root
 from semel.store.segment_writer import GROUP_ROWS
 from semel.store.segments import check_segment, schema
@@ -332,6 +343,127 @@ def test_parts_are_taken_in_their_order_and_unknown_ones_refused() -> None:
 def test_a_report_of_nothing_says_nothing() -> None:
     assert (PipelineReport().lines(), PipelineReport().targets()) == ([], [])
     assert json.loads(json.dumps(PipelineReport().as_json()))["compared"] == []
+
+
+# --- typed tables ---------------------------------------------------------------------------------
+
+
+def decoded(kind: str, rows: TypedGroup, folder: Path) -> Any:
+    """The payloads of a group by semel's decoder; JSON, which Spark decodes, by Python's."""
+    import pyarrow as pa
+
+    from semel.pipeline.decoders.formats import make_decoder
+
+    schema = pa.Table.from_pylist(records.readings(1)).schema
+    place = schema.get_field_index("cycles")
+    schema = schema.set(place, pa.field("cycles", pa.int32()))
+    payloads = rows.base.column("payload").combine_chunks()
+    if kind == JSON:
+        found = [json.loads(each) for each in payloads.to_pylist()]
+        times = [datetime.fromisoformat(each["at"]) for each in found]
+        return [each | {"at": at} for each, at in zip(found, times, strict=True)]
+    (folder / "reading.desc").write_bytes(records.descriptor_set())
+    message = {"descriptor_file": str(folder / "reading.desc"), "message": records.MESSAGE}
+    options = {PROTOBUF: message, records.AVRO: {"schema": json.dumps(records.avro_schema())}}
+    made = make_decoder(kind, schema, options.get(kind, {}))(payloads)
+    assert not made.problems
+    return made.values.to_pylist()
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_format_has_the_readings_that_a_table_is_compared_with(
+    kind: str, tmp_path: Path
+) -> None:
+    import pyarrow as pa
+
+    rows = TypedGroup(kind, 300)
+    values = pa.Table.from_pylist(decoded(kind, rows, tmp_path))
+    table = values.append_column("seq", pa.array(range(1, 301), pa.int64()))
+    expected = rows.typed_checksum(300)
+    found = checksum_of(table, VALUES)
+    assert found.items() <= expected.items()
+    assert set(expected) - set(found) == set(records.LEVELS)
+    # A value that is in a wrong row, and one that is missing.
+    other = checksum_of(
+        table.set_column(0, "value", table["value"].take([1, 0, *range(2, 300)])), VALUES
+    )
+    assert {name for name in found if found[name] != other[name]} == {"value"}
+    first = table["status"].to_pylist()[1:]
+    other = checksum_of(table.set_column(2, "status", pa.array([None, *first])), VALUES)
+    assert {name for name in found if found[name] != other[name]} == {"status"}
+
+
+def test_a_record_repeats_its_group_and_channels_are_parts_of_it(tmp_path: Path) -> None:
+    rows = TypedGroup(JSON, 1_000)
+    sizes = {len(each) for each in rows.base.column("payload").to_pylist()}
+    assert 130 < min(sizes) <= max(sizes) < 160
+    parts = [rows.typed_checksum(2_500, channel) for channel in range(records.CHANNELS)]
+    whole: dict[str, int] = {}
+    for each in parts:
+        assert each["rows"] > 150
+        whole = records.added(whole, each)
+    assert whole == rows.typed_checksum(2_500)
+    values = [each["value"] for each in records.readings(1_000)]
+    assert rows.value_sum(999, 1_002) == sum([*values[-2:], *values[:2]])
+    assert rows.value_sum(1, 2_500) == sum(values) * 2 + sum(values[:500])
+    # The root is made of whole row groups.
+    whole_group = TypedGroup(JSON)
+    whole_group.make(tmp_path, 1_200)
+    (segment,) = (tmp_path / STREAM / NODE).glob("*.parquet")
+    found = typed.checksum_of_files([segment], ("payload", "topic"))
+    assert found == whole_group.raw_checksum(1_200)
+    typed.check_equal("landing", found, found)
+    with pytest.raises(queries.Wrong, match="wrote wrong values of topic"):
+        typed.check_equal("landing", found, found | {"topic": 1})
+    with pytest.raises(queries.Wrong, match="wrote 7 of 1,200 rows"):
+        typed.check_equal("landing", found, {"rows": 7})
+
+
+def test_landing_files_of_the_bench_take_each_topic_once(tmp_path: Path) -> None:
+    from semel.pipeline.landing_file import read_landing_file
+
+    path = tmp_path / "landing.toml"
+    topics = set(group(2_000).column("topic").to_pylist())
+    for kind in FORMATS:
+        for count in (1, records.CHANNELS):
+            path.write_text(typed.landing_file(kind, [f"t{place}" for place in range(count)]))
+            tables = read_landing_file(path).tables
+            assert len(tables) == count
+            for topic in topics:
+                assert sum(each.template.explain(topic) is None for each in tables) == 1
+
+
+def test_typed_tables_are_judged_by_their_ratios() -> None:
+    # Seconds per million rows after the start: 2, 1 and 4.
+    landed = [contender(JSON, 1.0, 3.0), contender(RAW, 1.0, 2.0), contender(SPARK, 1.0, 5.0)]
+    first, second = typed.targets([Compared(TYPED, landed)])
+    assert (first[0], first.endswith("at least 0.6: 0.50")) == ("✗", True)
+    assert (second[0], second.endswith("at least 1: 2.00")) == ("✓", True)
+    several = [contender(TEN, 4.0, 7.0), contender(ONE, 3.0, 5.0)]
+    whole, rest = typed.targets([Compared(TABLES, several)])
+    assert (whole[0], whole.endswith("at most 1.6: 1.40")) == ("✓", True)
+    assert (rest[0], rest.endswith("at most 1.6: 1.50")) == ("✓", True)
+    names = ("scan, read_table", "scan, parquet", "filter, read_table", "filter, parquet")
+    reads = [
+        contender(name, 0.0, seconds) for name, seconds in zip(names, (2, 2, 3, 2), strict=True)
+    ]
+    assert [each[0] for each in typed.targets([Compared(READ_TABLE, reads)])] == ["✓", "✗"]
+    kinds = [contender(name, 1.0, 3.0) for name in (PROTOBUF, RAW, *FORMATS[2:])]
+    (line,) = typed.targets([Compared(PROTOBUF, kinds)])
+    assert line.startswith("✓ protobuf")
+    assert len(typed.ratios(Compared(PROTOBUF, kinds))) == 4
+
+
+def test_typed_tables_with_a_fault_are_not_hidden() -> None:
+    results = [Compared(TYPED, fault="raw landing of json wrote 1 of 2 rows"), Compared(TABLES)]
+    results[1].contenders = [contender(TEN, 4.0, 7.0), contender(ONE, 3.0, 5.0)]
+    told = typed.lines(results)
+    assert {line.count("|") for line in told[: told.index("")]} == {10}
+    assert "wrote 1 of 2" in told[2]
+    assert typed.targets(results)[0] == "✗ typed: raw landing of json wrote 1 of 2 rows"
+    found = json.loads(json.dumps(PipelineReport(typed=results).as_json()))["typed"]
+    assert [each["contenders"] == [] for each in found] == [True, False]
+    assert found[1]["ratios"][0]["is_met"] is True
 
 
 # --- checksums ------------------------------------------------------------------------------------

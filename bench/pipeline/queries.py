@@ -55,11 +55,14 @@ class Cost:
 
     seconds: float
     java: float = 0.0
+    # Of Spark's Python.
     python: float = 0.0
+    # Of this process, if it does a part of the work.
+    driver: float = 0.0
 
     @property
     def processor(self) -> float:
-        return self.java + self.python
+        return self.java + self.python + self.driver
 
 
 @dataclass
@@ -74,6 +77,7 @@ class Series:
             statistics.median(each.seconds for each in self.costs),
             statistics.median(each.java for each in self.costs),
             statistics.median(each.python for each in self.costs),
+            statistics.median(each.driver for each in self.costs),
         )
 
 

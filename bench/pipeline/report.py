@@ -5,19 +5,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bench.pipeline import aged, checksums, commits, latency, queries, sustained
+from bench.pipeline import aged, checksums, commits, latency, queries, sustained, typed
 from bench.pipeline.aged import AGED, Aged
 from bench.pipeline.checksums import CHECKSUMS, Verified
 from bench.pipeline.commits import Commits
 from bench.pipeline.latency import Latency
 from bench.pipeline.queries import ROWS, SCALE, SINK, SOURCE, Bench, Compared
 from bench.pipeline.sustained import Sustained
+from bench.pipeline.typed import TYPED, TYPED_PARTS
 from bench.store.brokers import fresh_folder
 
 COMMIT: Final = "commit"
 LATENCY: Final = "latency"
 SUSTAINED: Final = "sustained"
-PARTS: Final = (SOURCE, SINK, COMMIT, AGED, LATENCY, SUSTAINED, CHECKSUMS, SCALE)
+PARTS: Final = (
+    *(SOURCE, SINK, COMMIT, AGED, LATENCY, SUSTAINED, CHECKSUMS, SCALE),
+    *TYPED_PARTS,
+)
 ROUNDS: Final = 5
 
 
@@ -31,6 +35,7 @@ class PipelineReport:
     latency: Latency | None = None
     sustained: list[Sustained] = field(default_factory=list)
     checksums: list[Verified] = field(default_factory=list)
+    typed: list[Compared] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """Markdown."""
@@ -47,6 +52,8 @@ class PipelineReport:
             output += [*sustained.lines(self.sustained), ""]
         if self.checksums:
             output += [*checksums.lines(self.checksums), ""]
+        if self.typed:
+            output += [*typed.lines(self.typed), ""]
         return output
 
     def targets(self) -> list[str]:
@@ -57,6 +64,7 @@ class PipelineReport:
             *([] if self.latency is None else latency.targets(self.latency)),
             *sustained.targets(self.sustained),
             *checksums.targets(self.checksums),
+            *typed.targets(self.typed),
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -67,6 +75,7 @@ class PipelineReport:
             LATENCY: None if self.latency is None else self.latency.as_json(),
             SUSTAINED: [each.as_json() for each in self.sustained],
             CHECKSUMS: [each.as_json() for each in self.checksums],
+            TYPED: [typed.as_json(each) for each in self.typed],
         }
 
 
@@ -106,6 +115,10 @@ def measure_pipeline(
                     report.compared.append(queries.measure_part(bench, part, count, rounds))
             if SCALE in parts:
                 report.compared.append(queries.measure_scale(bench, count))
+            for part in TYPED_PARTS:
+                if part in parts:
+                    measured = typed.measure_typed_part(bench, part, rows or typed.ROWS, rounds)
+                    report.typed.append(measured)
         finally:
             bench.close()
     return report
