@@ -32,6 +32,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "bridge": ("semel.cli.bridge", "Move messages between two brokers, at QoS 2 each once."),
     "land": ("semel.cli.land", "Land the messages of a stream in Delta tables, each once."),
     "sql": ("semel.cli.sql", "Query the tables of a lake, and what has not landed yet."),
+    "quality": ("semel.cli.quality", "Find devices that are silent, lose messages or are late."),
     "tables": ("semel.cli.tables", "List the tables of a lake."),
     "lake": ("semel.cli.lake", "Compact and clean the tables of a lake, and list their commits."),
     "stream": ("semel.cli.stream", "List, read, follow and trim the record of streams."),
