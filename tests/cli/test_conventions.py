@@ -27,6 +27,7 @@ OWN_METAVARS = {
     ("broker", "--stream"): "NAME=FILTER",
     ("pub", "--topic"): "TOPIC",
     ("fleet", "--payload"): "[binary|json|mixed]",
+    **{("quality", flag): "TIME" for flag in ("--from", "--to")},
 }
 # Short forms that are Mosquitto's in pub, sub and fleet and have another meaning elsewhere.
 MOSQUITTO = ("pub", "sub", "fleet")
@@ -67,7 +68,7 @@ DELETING = {
 # Commands that read the settings of the product.
 WITH_SETTINGS = {
     *("broker", "bridge", "ctl", "ingest", "land", "sql", "tables", "up", "lake", "store"),
-    *("stream", "acl", "passwd", "config show"),
+    *("stream", "acl", "passwd", "config show", "quality"),
 }
 # Commands that have nothing to report but a payload, or JSON anyway.
 WITHOUT_JSON = {"pub", "store export"}
@@ -84,12 +85,13 @@ WITH_PASSWORD = {"pub", "sub", "fleet", "load", "ingest"}
 WITH_COUNT = {
     *("pub", "sub", "fleet", "load", "demo"),
     *("stream read", "stream tail", "lake history", "ctl top", "land check", "land infer"),
+    "quality",
 }
 WITH_DURATION = {"sub", "load", "demo", "ctl bans add"}
 WITH_DATA = {
-    *("broker", "ingest", "up", "sql", "tables", "fleet", "demo", "doctor"),
+    *("broker", "ingest", "up", "sql", "tables", "fleet", "demo", "doctor", "quality"),
     *("store", "stream", "ctl"),
-    *("land check", "land infer", "land retry", "land backfill"),
+    *("land check", "land infer", "land retry", "land backfill", "land sparkplug"),
 }
 
 
@@ -156,7 +158,7 @@ def test_the_tables_here_name_commands_that_exist() -> None:
             "--client-id",
             {
                 *("pub", "sub", "fleet", "ingest", "store sessions", "acl test"),
-                "ctl subscriptions",
+                *("ctl subscriptions", "quality"),
             },
         ),
         ("--session-expiry", {"pub", "sub", "fleet", "ingest"}),

@@ -14,6 +14,7 @@ from semel.cli.errors import one_sentence
 from semel.cli.flags import CONFIG, ONE_OBJECT, QUIET, data_option, shared_option
 from semel.cli.groups import RunnableGroup
 from semel.cli.land_run import log_to_stderr, run_landing
+from semel.cli.land_sparkplug import sparkplug
 from semel.cli.locations import LAKE, ROOT, landing_settings
 from semel.cli.numbers import IntegerRange
 from semel.cli.option_groups import SemelCommand
@@ -79,8 +80,8 @@ def landing_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def add_file_commands(group: RunnableGroup) -> None:
-    """Add the commands of this module to `semel land`."""
-    for command in (check, infer, retry, backfill):
+    """Add the commands of this module, and `semel land sparkplug`, to `semel land`."""
+    for command in (check, infer, retry, backfill, sparkplug):
         group.add_command(command)
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from semel.pipeline.landing_target import ManyTables, OneTable, WatchedTable
+    from semel.pipeline.landing_target import LandingTarget, WatchedTable
 
 LOG: Final = logging.getLogger("semel.pipeline")
 
@@ -62,7 +62,7 @@ class Landing:
         self._stopping = threading.Event()
         self._stop_now = threading.Event()
         self._emitting = threading.Lock()
-        self._target: OneTable | ManyTables
+        self._target: LandingTarget
         # By the name of the table.
         self._maintenance: dict[str, Maintenance] = {}
         # Rows landed since the start according to the logs.

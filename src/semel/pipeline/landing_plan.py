@@ -1,7 +1,7 @@
 """The plan of a landing: its settings, checked before anything starts."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +12,7 @@ from semel.pipeline.lake_address import (
     split_address,
     table_address,
 )
-from semel.pipeline.landing_file import LandingFile, read_landing_file
+from semel.pipeline.landing_file import DEAD_LETTERS, LandingFile, read_landing_file
 from semel.pipeline.maintenance_process import Policy
 from semel.pipeline.settings import LandSettings
 from semel.store.roots import LocalRoot, Root, RootError, open_root, without_secrets
@@ -20,6 +20,37 @@ from semel.store.roots import LocalRoot, Root, RootError, open_root, without_sec
 CHECKPOINTS: Final = "_checkpoints"
 # The checkpoint of a landing file, which no table can be called.
 LANDING_FILE: Final = "_landing"
+SPARKPLUG: Final = "sparkplug"
+
+
+@dataclass(frozen=True)
+class SparkplugTables:
+    """The tables of a landing of Sparkplug messages."""
+
+    # The first part of their names.
+    prefix: str = SPARKPLUG
+    dead_letters: str = DEAD_LETTERS
+
+    @property
+    def metrics(self) -> str:
+        return f"{self.prefix}_metrics"
+
+    @property
+    def nodes(self) -> str:
+        return f"{self.prefix}_nodes"
+
+    @property
+    def gaps(self) -> str:
+        return f"{self.prefix}_gaps"
+
+    @property
+    def state(self) -> str:
+        return f"{self.prefix}_state"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tables that have positions, in the order of their commits."""
+        return (self.metrics, self.nodes, self.gaps, self.state)
 
 
 @dataclass(frozen=True)
@@ -43,6 +74,8 @@ class LandingPlan:
     file: LandingFile | None = None
     # Where new tables begin: option `start` of format("mqtt"); None: with the first message.
     begin_at: str | None = None
+    # The tables of Sparkplug messages, instead of `table`, which is the lake then.
+    sparkplug: SparkplugTables | None = None
 
     @property
     def shown(self) -> str:
@@ -94,6 +127,23 @@ def make_plan(settings: LandSettings) -> LandingPlan:
         maintenance=policy_of(settings),
         lake=settings.lake,
         file=file,
+    )
+
+
+def sparkplug_plan(plan: LandingPlan, tables: SparkplugTables) -> LandingPlan:
+    """The plan of a landing of Sparkplug messages, from that of one table. Raises PipelineError."""
+    for name in tables.names:
+        landing_table(plan.lake, name)
+    lake = local_folder(plan.lake)
+    checkpoint = plan.checkpoint
+    if lake is not None and checkpoint == (lake / CHECKPOINTS / Path(plan.table).name).absolute():
+        # The default, which is named after the one table.
+        checkpoint = checkpoint.with_name(f"_{tables.prefix}-{plan.stream}")
+    return replace(
+        plan,
+        sparkplug=tables,
+        table=plan.lake if lake is None else str(lake),
+        checkpoint=checkpoint,
     )
 
 

@@ -1,6 +1,7 @@
-"""Where a landing lands: one table with all columns of the record, or the tables of a landing file.
+"""Where a landing lands: one table with all columns of the record, the tables of a landing file, or
+those of Sparkplug messages.
 
-Both run one query of Spark, and both take from the tables what has landed. They differ in the
+All run one query of Spark, and all take from the tables what has landed. They differ in the
 checkpoint. One table keeps its checkpoint over restarts, which is compared with the table. Several
 tables can be at different positions, for instance if one of them is new: each start uses a new
 checkpoint, which begins with the first message that any of the tables lacks.
@@ -12,8 +13,9 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from semel.pipeline.app_transactions import positions_in
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from semel.pipeline.sparkplug.batches import SparkplugLanding
     from semel.pipeline.tables_sink import TablesPlan
 
 LOG: Final = logging.getLogger("semel.pipeline")
@@ -134,7 +137,44 @@ class OneTable:
         """Nothing: each batch has advanced the table."""
 
 
-class ManyTables:
+class RunCheckpoints:
+    """A folder with a checkpoint for each run, which one landing at a time may use."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the folder during the block. Raises PipelineError if another landing has it."""
+        import fcntl
+
+        folder = self._folder
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / _LOCK, "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise PipelineError(
+                    f"another landing uses the checkpoint {folder}: give one of them another"
+                    " (--checkpoint)"
+                ) from None
+            try:
+                yield
+            finally:
+                self._remove()
+
+    def new(self) -> Path:
+        """The checkpoint of a new run. Those of earlier runs are removed."""
+        self._remove()
+        return self._folder / f"{_RUN}{time.time_ns()}"
+
+    def _remove(self) -> None:
+        with suppress(OSError):
+            for old in self._folder.glob(f"{_RUN}*"):
+                shutil.rmtree(old, ignore_errors=True)
+
+
+class FileTables:
     """The tables of a landing file, and the table of its dead letters."""
 
     def __init__(self, plan: LandingPlan) -> None:
@@ -147,6 +187,7 @@ class ManyTables:
             WatchedTable(name, Table(address))
             for name, address in zip(names, self.addresses, strict=True)
         ]
+        self._checkpoints = RunCheckpoints(plan.checkpoint)
         # What the sink of the last query was given.
         self._passed: TablesPlan | None = None
         self.dead_letters = landing_table(plan.lake, self.file.dead_letters)
@@ -168,27 +209,8 @@ class ManyTables:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Lock the checkpoint during the block. Raises PipelineError if another landing has it."""
-        import fcntl
-
-        folder = self.plan.checkpoint
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / _LOCK, "w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise PipelineError(
-                    f"another landing uses the checkpoint {folder}: give one of them another"
-                    " (--checkpoint)"
-                ) from None
-            try:
-                yield
-            finally:
-                self._remove_runs()
-
-    def _remove_runs(self) -> None:
-        with suppress(OSError):
-            for old in self.plan.checkpoint.glob(f"{_RUN}*"):
-                shutil.rmtree(old, ignore_errors=True)
+        with self._checkpoints.locked():
+            yield
 
     def start(self, spark: "SparkSession", *, once: bool) -> "StreamingQuery":
         """Start the query."""
@@ -199,8 +221,7 @@ class ManyTables:
 
         plan = self.plan
         spark.dataSource.register(TablesSink)
-        self._remove_runs()
-        checkpoint = plan.checkpoint / f"{_RUN}{time.time_ns()}"
+        checkpoint = self._checkpoints.new()
         nodes = plan.root.nodes(plan.stream)
         landed = {
             each.name: each.table.positions(plan.stream, nodes)
@@ -264,6 +285,92 @@ class ManyTables:
                 ", ".join(late),
                 rows,
             )
+
+
+class SparkplugTarget:
+    """The tables of Sparkplug messages. `sparkplug/batches.py` says why they are exact."""
+
+    def __init__(self, plan: LandingPlan) -> None:
+        assert plan.sparkplug is not None
+        self.plan = plan
+        self.tables = plan.sparkplug
+        self.watched = [
+            WatchedTable(name, Table(landing_table(plan.lake, name)), has_positions=has_positions)
+            for names, has_positions in (
+                (self.tables.names, True),
+                ((self.tables.dead_letters,), False),
+            )
+            for name in names
+        ]
+        self._checkpoints = RunCheckpoints(plan.checkpoint)
+        self._landing: SparkplugLanding | None = None
+
+    def check(self) -> None:
+        """Check all tables before Spark starts. Raises PipelineError and MissingExtra."""
+        from semel.pipeline.sparkplug.protobuf_schema import payload_class
+
+        payload_class()
+        plan = self.plan
+        nodes = plan.root.nodes(plan.stream)
+        for each in self.watched:
+            if each.has_positions:
+                check_table(plan, each.table.address)
+                loaded = each.table.load()
+                if loaded is not None:
+                    each.table.check_log()
+                    each.table.check_not_restored(loaded, plan.stream)
+                each.read_positions(plan.stream, nodes)
+            probe(each.table.address)
+        *others, state = (each for each in self.watched if each.has_positions)
+        for each in others:
+            if any(each.positions.get(node, 0) < seq for node, seq in state.positions.items()):
+                raise TableError(
+                    f"{each.table.shown} lacks messages that {state.table.shown} has: one of them"
+                    f" was deleted or replaced; delete {state.table.shown}, and landing begins with"
+                    " the record again and adds what is missing"
+                )
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Lock the checkpoint during the block. Raises PipelineError if another landing has it."""
+        with self._checkpoints.locked():
+            yield
+
+    def start(self, spark: "SparkSession", *, once: bool) -> "StreamingQuery":
+        """Start the query."""
+        from pyspark.sql import functions
+
+        from semel.pipeline.checkpoint import spans_since_start
+        from semel.pipeline.sparkplug.batches import MAX_MESSAGES, SparkplugLanding
+        from semel.pipeline.sparkplug.payload import NAMESPACE
+        from semel.pipeline.sparkplug.rows import RECORD_COLUMNS
+
+        checkpoint = self._checkpoints.new()
+        landing = SparkplugLanding(self.plan, self.tables)
+        plan = replace(self.plan, max_rows=min(self.plan.max_rows, MAX_MESSAGES))
+        columns = [name for name in RECORD_COLUMNS if name != DATE]
+        messages = read_messages(spark, plan, landing.positions, columns=columns)
+        rows = observed(messages.withColumn(DATE, functions.expr(UTC_DATE)))
+
+        def land(batch: "DataFrame", number: int) -> None:
+            ours = batch.where(functions.col("topic").startswith(NAMESPACE))
+            landing.land(ours.toArrow(), spans_since_start(checkpoint, number))
+
+        self._landing = landing
+        writer = rows.writeStream.foreachBatch(land).option("checkpointLocation", str(checkpoint))
+        return with_trigger(writer, plan, once=once).start()
+
+    def positions(self) -> dict[str, int]:
+        """How far each node has landed in all tables."""
+        return lowest_positions([each.positions for each in self.watched if each.has_positions])
+
+    def finish(self) -> None:
+        """Advance the tables to where the query has ended."""
+        if self._landing is not None:
+            self._landing.finish()
+
+
+LandingTarget = OneTable | FileTables | SparkplugTarget
 
 
 def lowest_positions(positions: list[Mapping[str, int]]) -> dict[str, int]:
@@ -346,6 +453,8 @@ def _text(value: bool) -> str:
     return "true" if value else "false"
 
 
-def make_target(plan: LandingPlan) -> OneTable | ManyTables:
+def make_target(plan: LandingPlan) -> LandingTarget:
     """Where this plan lands."""
-    return OneTable(plan) if plan.file is None else ManyTables(plan)
+    if plan.sparkplug is not None:
+        return SparkplugTarget(plan)
+    return OneTable(plan) if plan.file is None else FileTables(plan)
