@@ -24,6 +24,7 @@ from semel.up.plan import DATA as DATA_FOLDER
 from semel.up.plan import LAKE as NO_LAKE
 from semel.up.plan import LAKE_FOLDER, UpLandSettings, sections
 from semel.up.sql import RecordLocation, record_beside
+from semel.up.sql_connection import MEMORY
 
 LAKE: Final = shared_option(
     "--lake",
@@ -38,6 +39,13 @@ ROOT: Final = shared_option(
 DATA: Final = data_option(
     "The data folder of the broker whose messages are landed. By default the one that contains "
     "the lake.  [or SEMEL_STORE_DATA]",
+)
+QUERY_MEMORY: Final = click.option(
+    "--memory",
+    metavar="SIZE",
+    default=MEMORY,
+    show_default=True,
+    help="Memory for the query; what does not fit is written to temporary files.",
 )
 
 

@@ -15,7 +15,7 @@ from semel.cli.errors import one_sentence
 from semel.cli.exits import ending_quietly
 from semel.cli.flags import flag_names, json_option, shared_option
 from semel.cli.lake import shown_lake
-from semel.cli.locations import LakeLocation, lake_options
+from semel.cli.locations import QUERY_MEMORY, LakeLocation, lake_options
 from semel.cli.numbers import YEAR, Duration, IntegerRange, NumberRange
 from semel.cli.option_groups import SemelCommand, grouped_option
 from semel.cli.output import AsciiOutput
@@ -31,7 +31,6 @@ from semel.up.quality import QualityTotals, find_source, measure, received_times
 from semel.up.quality_sql import QualityQuery, is_json_path
 from semel.up.quality_table import QUALITY_TABLE, QualityRun, append_run
 from semel.up.sql import LakeSql
-from semel.up.sql_connection import MEMORY
 
 RANGE: Final = "Range"
 MEASURES: Final = "Measures"
@@ -215,13 +214,7 @@ def find_range(
 )
 @click.option("--save", is_flag=True, help=f"Append the measures to table {QUALITY_TABLE}.")
 @json_option("Print one JSON object with all measures.")
-@click.option(
-    "--memory",
-    metavar="SIZE",
-    default=MEMORY,
-    show_default=True,
-    help="Memory for the query; what does not fit is written to temporary files.",
-)
+@QUERY_MEMORY
 def command(
     since: float | None,
     start: int | None,

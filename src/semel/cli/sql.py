@@ -14,12 +14,11 @@ import click
 from semel.cli.errors import one_sentence
 from semel.cli.exits import ending_quietly
 from semel.cli.flags import json_option, shared_option
-from semel.cli.locations import LakeLocation, lake_options
+from semel.cli.locations import QUERY_MEMORY, LakeLocation, lake_options
 from semel.cli.option_groups import SemelCommand
 from semel.cli.sql_results import print_results, sql_errors
 from semel.cli.stream import CSV, JSON, TEXT
 from semel.up.sql import LakeSql, RecordLocation
-from semel.up.sql_connection import MEMORY
 
 # An argument that begins like this is SQL that begins with a comment, not an option.
 COMMENT: Final = re.compile(r"--[^=\s]*\s")
@@ -56,13 +55,7 @@ class SqlCommand(SemelCommand):
 @lake_options
 @json_option("Print one JSON object per row.")
 @click.option("--csv", "is_csv", is_flag=True, help="Print CSV with a header row.")
-@click.option(
-    "--memory",
-    metavar="SIZE",
-    default=MEMORY,
-    show_default=True,
-    help="Memory for the query; what does not fit is written to temporary files.",
-)
+@QUERY_MEMORY
 def command(
     query: str | None,
     file: TextIO | None,
