@@ -197,7 +197,7 @@ bridge-kills: $(WHEEL_INSTALLED) ## Kill two brokers and a bridge again and agai
 	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.bridge_kills $(ARGS)
 
 .PHONY: pipeline-kills
-pipeline-kills: $(WHEEL_INSTALLED) ## Kill everything from broker to Spark again and again (ARGS=...)
+pipeline-kills: $(WHEEL_INSTALLED) ## Kill everything from broker to Spark again and again (ARGS=--landing)
 	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.pipeline_kills $(ARGS)
 
 .PHONY: coverage

@@ -30,9 +30,11 @@ WINDOWS = (IDLE, PLANNED, WRITING, WRITTEN, COMMITTED)
 
 # The end, and the beginning, of every Parquet file.
 MAGIC = b"PAR1"
-# App transactions whose numbers only grow: batches of queries, and rows of nodes.
+# App transactions whose numbers only grow: batches of queries, rows of nodes, and dead letters of
+# tables and nodes.
 QUERY = "semel/query/"
 STREAM = "semel/stream/"
+DEAD = "semel/dead/"
 
 
 @dataclass
@@ -50,6 +52,8 @@ class Log:
     # App transactions: the last number of each, and every number that was not above the last.
     numbers: dict[str, int] = field(default_factory=dict)
     backwards: list[str] = field(default_factory=list)
+    # The last version with an app transaction: of those that landed, and did not only compact.
+    landed_by: int = -1
 
     def take(self, actions: Iterable[dict[str, Any]]) -> None:
         for action in actions:
@@ -63,7 +67,8 @@ class Log:
                 self.files.pop(str(action["remove"]["path"]), None)
             elif "txn" in action:
                 app, number = str(action["txn"]["appId"]), int(action["txn"]["version"])
-                if app.startswith((QUERY, STREAM)) and number <= self.numbers.get(app, -1):
+                self.landed_by = self.version
+                if app.startswith((QUERY, STREAM, DEAD)) and number <= self.numbers.get(app, -1):
                     self.backwards.append(f"{app} from {self.numbers[app]} to {number}")
                 self.numbers[app] = number
 

@@ -55,9 +55,14 @@ def kill(pids: list[int]) -> None:
 
 
 class Landing:
-    """One run of `semel land`. What it says goes to files, so that there is no pipe to fill."""
+    """One run of `semel land`, or of a command of it such as `retry`.
 
-    def __init__(self, folder: Path, number: int, arguments: list[str]) -> None:
+    What it says goes to files, so that there is no pipe to fill.
+    """
+
+    def __init__(
+        self, folder: Path, number: int, arguments: list[str], command: tuple[str, ...] = ()
+    ) -> None:
         self.said = folder / f"land-{number}.jsonl"
         self.log = folder / f"land-{number}.log"
         temporary = folder / "tmp"
@@ -66,7 +71,7 @@ class Landing:
         environment = {**os.environ, "TMPDIR": str(temporary), "SPARK_LOCAL_DIRS": str(temporary)}
         with self.said.open("wb") as said, self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "semel", "land", "--json", *arguments],
+                [sys.executable, "-m", "semel", "land", *command, "--json", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=log,

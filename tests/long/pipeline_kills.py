@@ -1,6 +1,10 @@
 """Kills Spark, sealers, `semel ingest` and brokers repeatedly, and compares every row.
 
     python -m tests.long.pipeline_kills --kills 100 --seed 3
+    python -m tests.long.pipeline_kills --landing --kills 30 --seed 1
+
+With `--landing`, messages land in the tables of a landing file, and all kills are of the landing
+and of `semel land retry`.
 
 The seed and the state of the lake choose the moments; what happens at a moment depends on the
 machine. Exit code 1 if a message was lost or duplicated, or after any other fault; the directory
@@ -15,7 +19,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.kills.pipeline_run import Plan, make_strikes, run
+from tests.kills.pipeline_run import Plan, Result, make_strikes, run
+from tests.kills.pipeline_tables_run import (
+    TablesResult,
+    TablesRunPlan,
+    make_tables_strikes,
+    run_tables,
+)
 
 
 def progress(text: str) -> None:
@@ -25,13 +35,34 @@ def progress(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+def run_kills(arguments: argparse.Namespace, folder: Path) -> Result | TablesResult:
+    kills, seed = arguments.kills, arguments.seed
+    rate = arguments.rate or (10.0 if arguments.landing else 30.0)
+    if arguments.landing:
+        strikes = make_tables_strikes(kills, seed)
+        retry_kills = arguments.retry_kills
+        plan = TablesRunPlan(strikes, seed, retry_kills=retry_kills, rate=2 * rate)
+        return run_tables(plan, folder, progress)
+    return run(Plan(make_strikes(kills, seed), seed, rate=rate), folder, progress)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
         "--kills", type=int, default=100, help="total number of SIGKILLs; 40 %% hit Spark"
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rate", type=float, default=30.0, help="messages/s per broker")
+    parser.add_argument(
+        "--landing", action="store_true", help="land in several tables, by a landing file"
+    )
+    parser.add_argument(
+        "--retry-kills", type=int, default=3, help="with --landing: more SIGKILLs, of the retry"
+    )
+    parser.add_argument(
+        "--rate",
+        type=float,
+        help="messages/s per broker (30), or per node with --landing (10)",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--keep", type=Path, help="work in this directory, and keep it")
     arguments = parser.parse_args()
@@ -39,12 +70,10 @@ def main() -> int:
     # So that the processes that a run has started are ended with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     folder = arguments.keep or Path(tempfile.mkdtemp(prefix="semel-pipeline-kills-"))
-    strikes = make_strikes(arguments.kills, arguments.seed)
-    plan = Plan(strikes, arguments.seed, rate=arguments.rate)
     try:
-        result = run(plan, folder, progress)
+        result = run_kills(arguments, folder)
     except BaseException:
-        print(f"\nseed {plan.seed} aborted; files are in {folder}", file=sys.stderr)
+        print(f"\nseed {arguments.seed} aborted; files are in {folder}", file=sys.stderr)
         raise
     print(file=sys.stderr)
     if arguments.json:

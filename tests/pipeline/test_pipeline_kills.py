@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tests.kills import pipeline_account
 from tests.kills.account import DUE, Verdict
@@ -32,6 +34,23 @@ from tests.kills.pipeline_run import (
     Run,
     Strike,
     make_strikes,
+)
+from tests.kills.pipeline_tables import (
+    COUNTS,
+    DEAD_LETTERS,
+    EVERYTHING,
+    NOTES,
+    RARE,
+    TEMPERATURE,
+    Stage,
+    expect,
+)
+from tests.kills.pipeline_tables_account import READERS, settle_tables
+from tests.kills.pipeline_tables_lake import BETWEEN, DEAD_ONLY, TablesLake
+from tests.kills.pipeline_tables_run import (
+    AIMS,
+    WAYS,
+    make_tables_strikes,
 )
 
 pytest.importorskip("pyspark")
@@ -220,3 +239,147 @@ def test_a_hundred_kills_are_of_every_kind_and_many_are_sparks() -> None:
     assert {strike.way for strike in spark} == set(SPARK_WAYS)
     assert {strike.aim for strike in spark} == set(SPARK_AIMS)
     assert strikes == make_strikes(100, seed=3) != make_strikes(100, seed=4)
+
+
+# --- several tables -------------------------------------------------------------------------------
+
+
+LAST = {"n1": 900, "n2": 500}
+STAGE = Stage(room_after={"n1": 300, "n2": 200}, is_corrected=True)
+
+
+def write_rows(folder: Path, table: str, rows: pa.Table, *numbers: tuple[str, int]) -> None:
+    """Append rows to a table in one commit, by delta-rs alone."""
+    transactions = [Transaction(f"semel/stream/all/{node}", seq) for node, seq in numbers]
+    properties = CommitProperties(app_transactions=transactions)
+    write_deltalake(str(folder / table), rows, mode="append", commit_properties=properties)
+
+
+def read_rows(folder: Path, table: str) -> pa.Table:
+    return DeltaTable(str(folder / table)).to_pyarrow_table()
+
+
+def tables_faults(folder: Path) -> dict[str, list[str]]:
+    found = Verdict()
+    settle_tables(folder, expect(LAST, STAGE), LAST, found)
+    return found.faults
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    """A lake with what is expected, in two files of each table."""
+    for table, rows in expect(LAST, STAGE).rows.items():
+        made = pa.Table.from_pylist(rows)
+        half = made.num_rows // 2
+        write_rows(tmp_path, table, made.slice(0, half))
+        numbers = () if table == DEAD_LETTERS else tuple(LAST.items())
+        write_rows(tmp_path, table, made.slice(half), *numbers)
+    assert tables_faults(tmp_path) == {}
+    return tmp_path
+
+
+def by_each_reader(table: str, texts: list[str]) -> bool:
+    """Whether each of the three readers has found a fault of this table, and no other."""
+    return [text.partition(":")[0] for text in texts] == [f"{table} by {name}" for name in READERS]
+
+
+def test_expected_rows_are_of_every_kind() -> None:
+    before, after = (expect(LAST, stage).rows for stage in (Stage(), STAGE))
+    assert len(after[EVERYTHING]) == 1_400
+    assert 0 < len(after[RARE]) < 10
+    assert NOTES not in before
+    assert len(after[NOTES]) == 350
+    # The corrected file lands dead letters of one table, and leaves others out.
+    assert len(after[TEMPERATURE]) > len(before[TEMPERATURE])
+    left = len(before[DEAD_LETTERS]) - len(after[DEAD_LETTERS])
+    assert left > len(after[TEMPERATURE]) - len(before[TEMPERATURE])
+    assert {row["table_name"] for row in after[DEAD_LETTERS]} >= {TEMPERATURE, COUNTS, "packed"}
+    rooms = {row["room"] is None for row in after[TEMPERATURE]}
+    assert rooms == {True, False}
+
+
+def test_a_file_that_the_log_removes_is_missing_by_each_reader(tables: Path) -> None:
+    lake = Lake(tables, COUNTS)
+    add_entry(lake, {"remove": {"path": last_file(lake)["path"], "dataChange": True}})
+    faults = tables_faults(tables)
+    assert set(faults) == {"rows missing"}
+    assert by_each_reader(COUNTS, faults["rows missing"])
+
+
+@pytest.mark.parametrize("table", [TEMPERATURE, RARE, EVERYTHING, DEAD_LETTERS])
+def test_a_row_that_is_appended_again_is_found_by_each_reader(tables: Path, table: str) -> None:
+    write_rows(tables, table, read_rows(tables, table).slice(1, 1))
+    faults = tables_faults(tables)
+    assert set(faults) == {"rows duplicated"}
+    assert by_each_reader(table, faults["rows duplicated"])
+
+
+@pytest.mark.parametrize("table", [COUNTS, DEAD_LETTERS])
+def test_a_row_that_nobody_expects_is_found_by_each_reader(tables: Path, table: str) -> None:
+    row = read_rows(tables, table).slice(0, 1)
+    other = row.set_column(row.schema.get_field_index("seq"), "seq", pa.array([4]))
+    write_rows(tables, table, other)
+    faults = tables_faults(tables)
+    assert set(faults) == {"rows extra"}
+    assert by_each_reader(table, faults["rows extra"])
+
+
+@pytest.mark.parametrize("column", ["fahrenheit", "room", "received", "line"])
+def test_a_value_that_differs_is_found_by_each_reader(tables: Path, column: str) -> None:
+    rows = read_rows(tables, TEMPERATURE)
+    values = rows.column(column)
+    shifted = pa.chunked_array([values.slice(1), values.slice(0, 1)])
+    assert not pc.all(pc.equal(values.drop_null(), shifted.drop_null())).as_py()
+    rows = rows.set_column(rows.schema.get_field_index(column), column, shifted)
+    write_deltalake(str(tables / TEMPERATURE), rows, mode="overwrite")
+    faults = tables_faults(tables)
+    assert set(faults) == {"values"}
+    assert by_each_reader(TEMPERATURE, faults["values"])
+    assert f" {column} is " in faults["values"][0]
+
+
+def test_a_table_that_has_not_passed_the_last_message_is_found(tables: Path) -> None:
+    add_entry(Lake(tables, RARE), {"txn": {"appId": "semel/stream/all/n1", "version": 899}})
+    faults = tables_faults(tables)
+    assert faults["position"] == [f"{RARE}: node n1 is at 899, not 900"]
+    assert "never goes back" in faults["log"][0]
+
+
+def test_a_file_or_a_table_that_does_not_exist_is_found(tables: Path) -> None:
+    lake = Lake(tables, COUNTS)
+    (lake.table / last_file(lake)["path"]).unlink()
+    shutil.rmtree(tables / NOTES)
+    faults = tables_faults(tables)
+    assert "does not exist" in faults["log"][0]
+    assert by_each_reader(COUNTS, faults["cannot be read"])
+    assert faults["no table"] == [NOTES]
+
+
+def test_the_window_of_several_tables_is_told_by_what_is_on_disk(tmp_path: Path) -> None:
+    lake = TablesLake(tmp_path)
+    busy = (TEMPERATURE, COUNTS)
+    assert lake.window(busy)[0] == IDLE
+    run = lake.checkpoints / "run-17"
+    for folder in (run / "offsets", run / "commits"):
+        folder.mkdir(parents=True)
+    (run / "offsets" / "0").write_text('v1\n{}\n{"n1": 10}')
+    assert lake.window(busy) == (PLANNED, "run-17 0")
+    for table, app, window in (
+        (DEAD_LETTERS, "semel/dead/all/temperature/n1", DEAD_ONLY),
+        (TEMPERATURE, "semel/stream/all/n1", BETWEEN),
+        (COUNTS, "semel/stream/all/n1", COMMITTED),
+    ):
+        entry = lake.lakes[table].entry(0)
+        entry.parent.mkdir(parents=True)
+        entry.write_text(json.dumps({"txn": {"appId": app, "version": 10}}) + "\n")
+        assert lake.window(busy) == (window, "run-17 0")
+    (run / "commits" / "0").touch()
+    assert lake.window(busy)[0] == IDLE
+
+
+def test_fifty_kills_of_several_tables_are_of_every_kind() -> None:
+    strikes = make_tables_strikes(50, seed=3)
+    assert {strike.way for strike in strikes} == set(WAYS)
+    assert {strike.aim for strike in strikes} == set(AIMS)
+    assert sum(strike.aim == BETWEEN for strike in strikes) >= 10
+    assert strikes == make_tables_strikes(50, seed=3) != make_tables_strikes(50, seed=4)

@@ -17,6 +17,12 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from semel.pipeline.app_transactions import positions_in
+from semel.pipeline.dead_letters import (
+    PIECE_ROWS,
+    message_keys,
+    read_letters,
+    with_plain_types,
+)
 from semel.pipeline.delta_errors import one_line, table_errors
 from semel.pipeline.delta_fsync import fsync_commit
 from semel.pipeline.errors import PipelineError
@@ -45,8 +51,6 @@ from semel.pipeline.tables_sink import rows_of_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Dead letters that are decoded at a time, and their bytes.
-CHUNK_ROWS: Final = 10_000
 # Attempts to delete dead letters while a landing adds others.
 DELETE_ATTEMPTS: Final = 20
 _KEY: Final = ("node", "seq")
@@ -99,20 +103,19 @@ def retry_dead_letters(
 
 
 def _chunks(dead: Table, stream: str, table: str) -> Iterator[pa.Table]:
-    """The dead letters of a table, at most CHUNK_ROWS at a time, as they are now."""
+    """The dead letters of a table, about PIECE_ROWS at a time, as they are now."""
     loaded = dead.load()
     if loaded is None:
         return
-    mine = (pc.field("stream") == stream) & (pc.field("table_name") == table)
-    rows: list[pa.RecordBatch] = []
+    pieces: list[pa.Table] = []
     with table_errors(dead.address):
-        for batch in dataset_of(loaded).to_batches(filter=mine, batch_size=CHUNK_ROWS):
-            rows.append(batch)
-            if sum(each.num_rows for each in rows) >= CHUNK_ROWS:
-                yield pa.Table.from_batches(rows)
-                rows = []
-    if sum(each.num_rows for each in rows):
-        yield pa.Table.from_batches(rows)
+        for piece in read_letters(loaded, stream, table):
+            pieces.append(piece)
+            if sum(each.num_rows for each in pieces) >= PIECE_ROWS:
+                yield pa.concat_tables(pieces)
+                pieces = []
+    if pieces:
+        yield pa.concat_tables(pieces)
 
 
 def _retry(
@@ -125,10 +128,22 @@ def _retry(
                 f"table {table.name}: its dead letters have no column {name}, because the table did"
                 f" not have it when they were written: leave {name} out of message_columns"
             )
-    messages = spark.createDataFrame(letters.select(names))
+    # What the template no longer takes stays a dead letter.
+    takes = [table.template.explain(each) is None for each in letters.column("topic").to_pylist()]
+    letters, others = letters.filter(pa.array(takes)), letters.num_rows
+    others -= letters.num_rows
+    if not letters.num_rows:
+        return RetryOutcome(table.name, bad=others)
+    # In one chunk: Spark stops at an empty one, and leaves out what follows.
+    messages = spark.createDataFrame(letters.select(names).combine_chunks())
     with without_ansi(spark):
         frame, (shape,) = rows_of_tables(messages, [table], {})
         decoded = frame.toArrow()
+    if decoded.num_rows != letters.num_rows:
+        raise PipelineError(
+            f"table {table.name}: Spark has decoded {decoded.num_rows} of {letters.num_rows} dead"
+            " letters: nothing was changed"
+        )
     target = Table(landing_table(plan.lake, table.name))
     rows = rows_of_table(decoded, 0, shape)
     bad = decoded.filter(decoded.column(f"{BAD}0").is_valid())
@@ -143,7 +158,7 @@ def _retry(
         landed=adding.landed,
         known=rows.num_rows - adding.landed - adding.waiting.num_rows,
         left_out=left_out,
-        bad=bad.num_rows,
+        bad=bad.num_rows + others,
         waiting=adding.waiting.num_rows,
     )
 
@@ -200,19 +215,15 @@ class _Adding:
             passed = mine if passed is None else pc.or_(passed, mine)
         assert passed is not None
         self.waiting = self._rows.filter(pc.invert(passed))
-        return _without(self._rows.filter(passed), [self._existing(loaded, nodes)])
+        return _without(self._rows.filter(passed), [self._existing(loaded)])
 
-    def _existing(self, loaded: DeltaTable, nodes: list[str]) -> pa.Table:
+    def _existing(self, loaded: DeltaTable) -> pa.Table:
         """The messages of the table in the range of the rows."""
         bounds = pc.min_max(self._rows.column("seq")).as_py()
-        within = (
-            pc.field("node").isin(nodes)
-            & (pc.field("seq") >= bounds["min"])
-            & (pc.field("seq") <= bounds["max"])
-        )
+        within = (pc.field("seq") >= bounds["min"]) & (pc.field("seq") <= bounds["max"])
         with table_errors(self._target.address):
-            found: pa.Table = dataset_of(loaded).to_table(columns=list(_KEY), filter=within)
-        return found
+            found = dataset_of(loaded).to_table(columns=list(_KEY), filter=within)
+        return with_plain_types(found)
 
     def _select(self, loaded: DeltaTable, files: Sequence[DataFile]) -> CommitChoice:
         """Decides again what is new: another program may have committed since."""
@@ -222,7 +233,7 @@ class _Adding:
         kept: list[DataFile] = []
         for file in files:
             rows = TableFolder(self._target.address).read(file.path)
-            rest = pc.is_in(_keys(rows), value_set=_keys(new))
+            rest = pc.is_in(message_keys(rows), value_set=message_keys(new))
             folder = file.path.rpartition("/")[0]
             layout = TableLayout(self._target.address, numbering=REPEATED, folder=folder)
             for each in write_files(rows.filter(rest).to_batches(), layout):
@@ -230,18 +241,13 @@ class _Adding:
         return (kept, []) if kept else None
 
 
-def _keys(rows: pa.Table) -> pa.Array:
-    """One value for each message."""
-    seqs = pc.cast(rows.column("seq"), pa.string())
-    joined = pc.binary_join_element_wise(rows.column("node"), seqs, "/")
-    return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
-
-
 def _without(rows: pa.Table, others: Sequence[pa.Table]) -> pa.Table:
     """The rows whose message none of the others has."""
     for other in others:
         if other.num_rows:
-            rows = rows.filter(pc.invert(pc.is_in(_keys(rows), value_set=_keys(other))))
+            rows = rows.filter(
+                pc.invert(pc.is_in(message_keys(rows), value_set=message_keys(other)))
+            )
     return rows
 
 

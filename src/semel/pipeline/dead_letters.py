@@ -5,7 +5,8 @@ column or byte where it failed, and the payload. So one bad payload neither stop
 it lost.
 
 For each table and node, an app transaction of the dead letters has the seq of the last one. They
-are committed before the rows of their table, so that a repeated batch finds them:
+are committed before the rows of their table, so that a repeated batch finds that it may have been
+there, and compares messages:
 
     semel/dead/<stream>/<table>/<node>
 
@@ -14,16 +15,18 @@ are committed before the rows of their table, so that a repeated batch finds the
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, Transaction
 from pyspark.sql.types import StructType
 
-from semel.pipeline.files import REPEATED, DataFile, TableLayout, new_part
+from semel.pipeline.files import REPEATED, DataFile, TableFolder, TableLayout, write_files
 from semel.pipeline.json_decoding import explain_json
+from semel.pipeline.lake import dataset_of
 from semel.pipeline.landing_file import ALWAYS
 from semel.pipeline.source_columns import COLUMNS as RECORD_COLUMNS
 from semel.pipeline.source_columns import DATE
@@ -45,6 +48,8 @@ COLUMNS: Final = {
     "column_name": "string",
     "byte_offset": "int",
 }
+# Dead letters that are read at a time.
+PIECE_ROWS: Final = 10_000
 
 
 def dead_letters_layout(address: str) -> TableLayout:
@@ -136,7 +141,8 @@ def commit_dead_letters(
         landed = {
             node: loaded.transaction_version(dead_id(stream, table, node)) or 0 for node in nodes
         }
-        new = [part for each in files for part in new_part(address, each, landed, REPEATED)]
+        known = _known(loaded, stream, table, files, landed)
+        new = [part for each in files for part in _unknown_part(address, each, known)]
         last: dict[str, int] = {}
         for each in new:
             for node, runs in each.runs.items():
@@ -156,3 +162,96 @@ def commit_dead_letters(
             description="Messages that a landing could not decode",
         )
     )
+
+
+def _known(
+    loaded: DeltaTable,
+    stream: str,
+    table: str,
+    files: Sequence[DataFile],
+    landed: Mapping[str, int],
+) -> pa.Array | None:
+    """The messages of the dead letters of a table up to the last of them, in the range of files.
+
+    None if the files begin after it. Otherwise the batch is a repeated one. It may have other dead
+    letters than the first time, if the landing file was changed in between: so messages are
+    compared, and not only their numbers with the last one.
+    """
+    firsts = [
+        runs[0][0]
+        for each in files
+        for node, runs in each.runs.items()
+        if runs[0][0] <= landed[node]
+    ]
+    if not firsts:
+        return None
+    columns = ["stream", "table_name", "node", "seq"]
+    within = (min(firsts), max(landed.values()))
+    pieces = list(read_letters(loaded, stream, table, columns=columns, within=within))
+    return message_keys(pa.concat_tables(pieces)) if pieces else None
+
+
+def _unknown_part(address: str, file: DataFile, known: pa.Array | None) -> list[DataFile]:
+    """The dead letters of a file that are not known: the file, nothing, or a new file."""
+    if known is None:
+        return [file]
+    rows = TableFolder(address).read(file.path)
+    is_new = pc.invert(pc.is_in(message_keys(rows), value_set=known))
+    if pc.all(is_new, min_count=0).as_py():
+        return [file]
+    layout = TableLayout(address, numbering=REPEATED, folder=file.path.rpartition("/")[0])
+    rest = write_files(rows.filter(is_new).to_batches(), layout)
+    return [replace(each, partition=file.partition) for each in rest]
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def read_letters(
+    loaded: DeltaTable,
+    stream: str,
+    table: str,
+    *,
+    columns: list[str] | None = None,
+    within: tuple[int, int] | None = None,
+) -> Iterator[pa.Table]:
+    """The dead letters of a table, in pieces that are not empty; `within` is a range of seqs."""
+    chosen = None
+    if within is not None:
+        chosen = (pc.field("seq") >= within[0]) & (pc.field("seq") <= within[1])
+    batches = dataset_of(loaded).to_batches(columns=columns, filter=chosen, batch_size=PIECE_ROWS)
+    for batch in batches:
+        # Files that delta-rs has written have other Arrow types of text, which a filter of the
+        # dataset cannot compare.
+        rows = with_plain_types(pa.Table.from_batches([batch]))
+        mine = pc.and_(
+            pc.equal(rows.column("stream"), stream), pc.equal(rows.column("table_name"), table)
+        )
+        rows = rows.filter(mine)
+        if rows.num_rows:
+            yield rows
+
+
+def with_plain_types(rows: pa.Table) -> pa.Table:
+    """The same rows, with text and bytes in Arrow's plain types."""
+    return rows.cast(pa.schema([field.with_type(_plain_type(field.type)) for field in rows.schema]))
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain_type(kind.value_type)))
+    if pa.types.is_struct(kind):
+        fields = [kind.field(place) for place in range(kind.num_fields)]
+        return pa.struct([field.with_type(_plain_type(field.type)) for field in fields])
+    return kind
+
+
+def message_keys(rows: pa.Table) -> pa.Array:
+    """One text for each message: its node and seq."""
+    seqs = pc.cast(rows.column("seq"), pa.string())
+    joined = pc.binary_join_element_wise(rows.column("node"), seqs, "/")
+    return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined

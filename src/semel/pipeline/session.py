@@ -87,9 +87,17 @@ def session(
         spark = _existing()
         if spark is None:
             spark = _start(name, master, dict(settings or {}))
+            _silence_accumulators(spark)
     if not _knows_formats(spark):
         register(spark)
     return spark
+
+
+def _silence_accumulators(spark: "SparkSession") -> None:
+    """Print no traceback if Java dies: whoever uses the session gets an error."""
+    server = getattr(getattr(spark, "_sc", None), "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None
 
 
 def register(spark: "SparkSession") -> None:
