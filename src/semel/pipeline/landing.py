@@ -290,7 +290,7 @@ class Landing:
             batch=progress["batchId"],
             rows=rows,
             landed=self._landed,
-            positions=self._target.positions(),
+            positions=self._target.positions(nodes),
             lag_rows=_behind(progress["sources"][0]),
             lag_seconds=None if newest is None else round(_age(newest), 3),
             rate=round(rows / seconds) if seconds else None,

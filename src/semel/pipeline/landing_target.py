@@ -124,8 +124,8 @@ class OneTable:
         )
         return with_trigger(writer, plan, once=once).start()
 
-    def positions(self) -> dict[str, int]:
-        """How far each node has landed."""
+    def positions(self, done: Mapping[str, int] | None = None) -> dict[str, int]:
+        """How far each node has landed; `done` is the end of the last batch."""
         return self.watched[0].positions
 
     @contextmanager
@@ -260,9 +260,9 @@ class FileTables:
             )
             return with_trigger(writer, plan, once=once).start()
 
-    def positions(self) -> dict[str, int]:
-        """How far each node has landed in all tables."""
-        return lowest_positions([each.positions for each in self.watched if each.has_positions])
+    def positions(self, done: Mapping[str, int] | None = None) -> dict[str, int]:
+        """How far each node has landed in all tables; `done` is the end of the last batch."""
+        return positions_in_all(self.watched, done)
 
     def finish(self) -> None:
         """Advance tables that had no rows in the last batches to where the query has ended."""
@@ -360,9 +360,9 @@ class SparkplugTarget:
         writer = rows.writeStream.foreachBatch(land).option("checkpointLocation", str(checkpoint))
         return with_trigger(writer, plan, once=once).start()
 
-    def positions(self) -> dict[str, int]:
-        """How far each node has landed in all tables."""
-        return lowest_positions([each.positions for each in self.watched if each.has_positions])
+    def positions(self, done: Mapping[str, int] | None = None) -> dict[str, int]:
+        """How far each node has landed in all tables; `done` is the end of the last batch."""
+        return positions_in_all(self.watched, done)
 
     def finish(self) -> None:
         """Advance the tables to where the query has ended."""
@@ -371,6 +371,16 @@ class SparkplugTarget:
 
 
 LandingTarget = OneTable | FileTables | SparkplugTarget
+
+
+def positions_in_all(tables: list[WatchedTable], done: Mapping[str, int] | None) -> dict[str, int]:
+    """How far each node has landed in all tables; `done` is the end of the last batch.
+
+    A table without rows in the last batches has not recorded that it covers them, but it does.
+    """
+    if done is not None:
+        return dict(done)
+    return lowest_positions([each.positions for each in tables if each.has_positions])
 
 
 def lowest_positions(positions: list[Mapping[str, int]]) -> dict[str, int]:
