@@ -28,6 +28,7 @@ import yaml
 
 from semel import cli
 from semel.broker.network.listener_settings import ListenerSettings
+from semel.cli.groups import RunnableGroup
 from semel.cli.sections import SECTIONS
 from semel.settings import Settings, load
 
@@ -54,6 +55,8 @@ def parse_command(words: list[str]) -> None:
     command: click.Command = cli.group
     context = click.Context(cli.group)
     while isinstance(command, click.Group):
+        if isinstance(command, RunnableGroup) and (not words or words[0] not in command.commands):
+            break
         name, *words = words
         found = command.get_command(context, name)
         assert found is not None, name

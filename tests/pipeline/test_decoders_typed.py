@@ -299,7 +299,11 @@ def test_one_bad_row_harms_only_itself(change: dict[str, Any], column: str, reas
     assert decoded.values.to_pylist() == [GOOD_RESULT, None, GOOD_RESULT, None]
 
 
-@pytest.mark.parametrize("row", [None, 5, "text", [GOOD], b"", True], ids=repr)
+@pytest.mark.parametrize(
+    "row",
+    [None, 5, "text", [GOOD], b"", True],
+    ids=["null", "number", "text", "list", "bytes", "boolean"],
+)
 def test_a_row_that_is_not_a_map_is_a_problem(row: object) -> None:
     decoded = nested(GOOD, row)
     assert decoded.problems[1].reason.startswith("expected a map of columns, found ")

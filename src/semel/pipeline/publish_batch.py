@@ -30,6 +30,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from semel.client.outbox import OtherClientId, Outbox, open_outbox
+from semel.counts import count
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.publish_delivery import REFUSED, OutboxDelivery, Refusal
 from semel.pipeline.publish_failures import FailedRow, report_failures
@@ -310,9 +311,9 @@ class BatchPublisher:
             first = failed[0]
             raise PipelineError(
                 f"{row_name(first.row['row'], first.row['topic'])} of {delivery.name} was not sent:"
-                f" {first.reason.rstrip('.')}. {len(failed)} of the {len(rows)} rows of this part"
-                " were not; the others were. A restart tries these again; to go on without them,"
-                " collect them in a table with option failures"
+                f" {first.reason.rstrip('.')}. {len(failed)} of {count(len(rows), 'row')} of this"
+                " part were not; the others were. A restart tries these again; to go on without"
+                " them, collect them in a table with option failures"
             )
         LOG.warning(
             "%s: %d rows cannot be sent, the first because: %s",

@@ -20,6 +20,7 @@ from typing import IO, Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
+from semel.counts import count
 from semel.mqtt.codec import LARGEST_PACKET, publish_fits
 from semel.mqtt.message import Message
 from semel.mqtt.packet_types import MQTT5
@@ -302,7 +303,7 @@ def batches_of(messages: Iterable[TaskRows]) -> Iterator[pa.RecordBatch]:
             raise PipelineError(f"{message.path} cannot be read: {problem}") from problem
         if found != message.count:
             raise PipelineError(
-                f"{message.path} has {found} rows, but its task wrote {message.count}"
+                f"{message.path} has {count(found, 'row')}, but its task wrote {message.count}"
             )
 
 
@@ -311,20 +312,20 @@ def write_chunks(batches: Iterable[pa.RecordBatch], path: Path) -> int:
 
     Raises OSError.
     """
-    count = row = 0
+    chunks = row = 0
     pending: list[pa.RecordBatch] = []
     with os.fdopen(new_private(path), "wb") as file:
         with pa.ipc.new_file(file, CHUNK_SCHEMA) as writer:
 
             def write() -> None:
-                nonlocal count, row
+                nonlocal chunks, row
                 for chunk in pa.Table.from_batches(pending).combine_chunks().to_batches():
                     rows = pa.array(range(row, row + chunk.num_rows), pa.int64())
                     writer.write_batch(
                         pa.RecordBatch.from_arrays([rows, *chunk.columns], schema=CHUNK_SCHEMA)
                     )
                     row += chunk.num_rows
-                    count += 1
+                    chunks += 1
                 pending.clear()
 
             for batch in batches:
@@ -338,7 +339,7 @@ def write_chunks(batches: Iterable[pa.RecordBatch], path: Path) -> int:
         file.flush()
         os.fsync(file.fileno())
     sync(path.parent)
-    return count
+    return chunks
 
 
 class ChunkFile:

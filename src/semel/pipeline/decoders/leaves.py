@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from semel.counts import count
+
 NONE: Final = type(None)
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
@@ -295,7 +297,7 @@ def describe(value: object) -> str:
     if isinstance(value, str):
         return f"text {shortened(value)!a}"
     if isinstance(value, bytes):
-        return "1 byte" if len(value) == 1 else f"{len(value):,} bytes"
+        return count(len(value), "byte")
     if isinstance(value, float | Decimal | date | UUID):
         return shortened(str(value))
     if isinstance(value, list):

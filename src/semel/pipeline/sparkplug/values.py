@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from math import isfinite
 from typing import Any, Final, NamedTuple
 
+from semel.counts import count
 from semel.pipeline.sparkplug.protobuf_schema import VALUE
 
 INT64: Final = 4
@@ -255,7 +256,8 @@ def read_array(datatype: int, data: bytes) -> list[Any]:
     size = struct.calcsize(kind)
     if len(data) % size:
         raise BadValue(
-            f"expected a multiple of {size} bytes for {DATATYPES[datatype]}, found {len(data)}"
+            f"expected elements of {count(size, 'byte')} for {DATATYPES[datatype]}, found"
+            f" {count(len(data), 'byte')}"
         )
     values = [each for (each,) in struct.iter_unpack(kind, data)]
     if datatype == DATE_TIME_ARRAY:
@@ -267,10 +269,12 @@ def read_array(datatype: int, data: bytes) -> list[Any]:
 
 def _read_booleans(data: bytes) -> list[bool]:
     """A count of 4 bytes, and one bit for each value, the highest bit of a byte first."""
-    count = int.from_bytes(data[:4], "little")
-    if len(data) < 4 or len(data) - 4 != (count + 7) // 8:
-        raise BadValue(f"expected a count and its bits for BooleanArray, found {len(data)} bytes")
-    return [bool(data[4 + at // 8] & 0x80 >> at % 8) for at in range(count)]
+    number = int.from_bytes(data[:4], "little")
+    if len(data) < 4 or len(data) - 4 != (number + 7) // 8:
+        raise BadValue(
+            f"expected a count and its bits for BooleanArray, found {count(len(data), 'byte')}"
+        )
+    return [bool(data[4 + at // 8] & 0x80 >> at % 8) for at in range(number)]
 
 
 def _read_strings(data: bytes) -> list[str]:
@@ -324,16 +328,16 @@ def _read_typed(datatype: int, holder: Any) -> Any:
 
 def _read_data_set(data: Any) -> dict[str, Any]:
     columns, types = list(data.columns), list(data.types)
-    count = len(columns)
-    if (data.HasField("num_of_columns") and data.num_of_columns != count) or len(types) != count:
+    width = len(columns)
+    if (data.HasField("num_of_columns") and data.num_of_columns != width) or len(types) != width:
         raise BadValue(
-            f"a data set has {count} columns, {len(types)} types, and num_of_columns"
+            f"a data set has {width} columns, {len(types)} types, and num_of_columns"
             f" {data.num_of_columns}"
         )
     rows = []
     for row in data.rows:
-        if len(row.elements) != count:
-            raise BadValue(f"a row of a data set has {len(row.elements)} elements, not {count}")
+        if len(row.elements) != width:
+            raise BadValue(f"a row of a data set has {len(row.elements)} elements, not {width}")
         rows.append(
             [_read_typed(kind, each) for kind, each in zip(types, row.elements, strict=True)]
         )
