@@ -42,7 +42,7 @@ def java(folder: Path, version: str) -> Path:
 def test_the_table_has_a_line_with_a_word_for_each_subject() -> None:
     result = run()
     lines = [line for line in result.stdout.splitlines() if not line.startswith(" ")]
-    seen = {line[:13].rstrip(): line[14:22].rstrip() for line in lines}
+    seen = {line[:14].rstrip(): line[15:23].rstrip() for line in lines}
     assert list(seen) == SUBJECTS
     assert set(seen.values()) <= {OK, MISSING, PROBLEM}
     assert seen["python"] == seen["semel"] == seen["sqlite"] == OK
@@ -51,9 +51,9 @@ def test_the_table_has_a_line_with_a_word_for_each_subject() -> None:
     every = result.stdout.splitlines()
     for line, after in zip(every, [*every[1:], ""], strict=True):
         if after.startswith(" "):
-            assert line[14:22].rstrip() in {MISSING, PROBLEM}
+            assert line[15:23].rstrip() in {MISSING, PROBLEM}
         elif not line.startswith(" "):
-            assert line[14:22].rstrip() != MISSING
+            assert line[15:23].rstrip() != MISSING
 
 
 def test_json_is_one_object_that_says_the_same() -> None:
@@ -87,13 +87,13 @@ def test_a_package_that_is_not_there_is_no_failure_and_one_that_does_not_load_is
     tmp_path: Path,
 ) -> None:
     absent = doctor_where("sys.modules['websockets'] = None")
-    assert "extra client  missing  lacks websockets\n" in absent.stdout
+    assert "extra client   missing  lacks websockets\n" in absent.stdout
     assert "-> pip install 'semel[client]'\n" in absent.stdout
     assert (absent.returncode, absent.stderr) == (0, "")
 
     (tmp_path / "websockets.py").write_text("raise RuntimeError('half of it\\nis gone')")
     broken = doctor_where("", first=str(tmp_path))
-    line = "extra client  problem  websockets cannot be imported: half of it is gone\n"
+    line = "extra client   problem  websockets cannot be imported: half of it is gone\n"
     assert line in broken.stdout
     assert broken.returncode == 1
     assert broken.stderr.startswith("Error: does not work: extra broker, extra client")

@@ -118,9 +118,9 @@ def print_finding(finding: DoctorFinding) -> None:
     """Print a line, and a second one if there is something to do."""
     color = {OK: "green", MISSING: "yellow", PROBLEM: "red"}[finding.state]
     state = click.style(f"{finding.state:<8}", fg=color)
-    click.echo(f"{finding.subject:<13} {state} {shown_text(finding.text)}")
+    click.echo(f"{finding.subject:<14} {state} {shown_text(finding.text)}")
     if finding.todo:
-        click.echo(f"{'':<22} -> {shown_text(finding.todo)}")
+        click.echo(f"{'':<23} -> {shown_text(finding.todo)}")
 
 
 def examine(folder: Path, *, spark: bool) -> Iterator[DoctorFinding]:
