@@ -202,7 +202,7 @@ def program() -> Iterator[Program]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": f"{Path(semel.__file__).parent.parent}:{HOME}"},
+        env={**os.environ, "PYTHONPATH": f"{HOME}:{Path(semel.__file__).parent.parent}"},
     )
     with process:
         yield Program(process)

@@ -162,7 +162,7 @@ def test_integers_are_taken_in_each_form(
         ({"datatype": 99, "string_value": "x"}, "there is no data type 99"),
         ({"datatype": 13, "long_value": 2**62}, "expected a time in the years 1 to 9999"),
         ({"datatype": 20, "string_value": "x"}, "expected propertyset_value"),
-        ({"datatype": 24, "bytes_value": b"123"}, "expected a multiple of 4 bytes"),
+        ({"datatype": 24, "bytes_value": b"123"}, "expected elements of 4 bytes"),
         ({"datatype": 3, "int_value": 1, "timestamp": 2**62}, "expected a time"),
         (
             {"datatype": 3, "int_value": 1, "properties": {"keys": ["a"]}},
