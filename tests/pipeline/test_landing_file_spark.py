@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession, functions
 
 from semel.pipeline import upsert
-from semel.pipeline.dead_letter_retry import retry_dead_letters
+from semel.pipeline.dead_letter_retry import RetryOutcome, retry_dead_letters
 from semel.pipeline.errors import OptionError, PipelineError
 from semel.pipeline.landing import Event, Landing
 from semel.pipeline.landing_check import check_landing, infer_table
@@ -249,17 +249,23 @@ def test_dead_letters_are_retried_each_once_after_the_file_was_corrected(place: 
     plan = place.plan()
     assert plan.file is not None
     before = place.rows("temperature")
-    (outcome,) = retry_dead_letters(place.spark, plan, [plan.file.table("temperature")])
+    reports: list[RetryOutcome] = []
+    (outcome,) = retry_dead_letters(
+        place.spark, plan, [plan.file.table("temperature")], reports.append
+    )
     # The lines of rows 7, 17, 27, … are 2.
     assert (outcome.landed, outcome.known, outcome.bad, outcome.waiting) == (6, 0, 0, 0)
+    assert reports == [outcome]
     added = [each for each in place.rows("temperature") if each not in before]
     assert [each["seq"] for each in added] == [7, 17, 27, 37, 47, 57]
     assert {each["client_id"] for each in added} == {"sensor-3", "sensor-1"}
     # Those of the other table are still there, and a second retry finds nothing.
     assert {each["table_name"] for each in place.rows("dead_letters")} == {"counts"}
-    (again,) = retry_dead_letters(place.spark, plan, [plan.file.table("temperature")])
+    (again,) = retry_dead_letters(
+        place.spark, plan, [plan.file.table("temperature")], reports.append
+    )
     assert again.landed == 0
-    (counts,) = retry_dead_letters(place.spark, plan, [plan.file.table("counts")])
+    (counts,) = retry_dead_letters(place.spark, plan, [plan.file.table("counts")], reports.append)
     assert (counts.landed, counts.bad) == (0, 6)
     assert len(place.rows("dead_letters")) == 6
 

@@ -15,6 +15,7 @@ from semel.cli.flags import CONFIG, ONE_OBJECT, QUIET, data_option, shared_optio
 from semel.cli.groups import RunnableGroup
 from semel.cli.land_run import log_to_stderr, run_landing
 from semel.cli.land_sparkplug import sparkplug
+from semel.cli.live_line import LiveLine
 from semel.cli.locations import LAKE, ROOT, landing_settings
 from semel.cli.numbers import IntegerRange
 from semel.cli.option_groups import SemelCommand
@@ -29,6 +30,7 @@ from semel.pipeline.settings import LandSettings
 from semel.pipeline.topic_template import parse_template
 
 if TYPE_CHECKING:
+    from semel.pipeline.dead_letter_retry import RetryOutcome
     from semel.pipeline.landing_check import FileCheck, TableCheck
 
 # Messages that are checked without --count.
@@ -269,7 +271,14 @@ def retry(tables: tuple[str, ...], settings: LandSettings, is_json: bool, quiet:
     from semel.pipeline.dead_letter_retry import retry_dead_letters
 
     with _spark(plan, quiet=quiet or is_json) as spark:
-        outcomes = retry_dead_letters(spark, plan, chosen)
+        line = LiveLine()
+
+        def report(outcome: "RetryOutcome") -> None:
+            if line.is_enabled and not (quiet or is_json):
+                line.show(f"{outcome.table}: {counted(outcome.landed, 'row')} landed")
+
+        outcomes = retry_dead_letters(spark, plan, chosen, report)
+        line.clear()
     if is_json:
         click.echo(json.dumps({"tables": [asdict(each) for each in outcomes]}))
     elif not quiet:

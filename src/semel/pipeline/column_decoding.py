@@ -11,7 +11,6 @@ problem is a struct of nulls then, and the sink finds the reason. Other formats 
 Arrow columns.
 """
 
-import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -27,6 +26,7 @@ from semel.pipeline.arrow_decoding import ArrowDecoding, Decompression
 from semel.pipeline.decoders.formats import make_decoder
 from semel.pipeline.errors import OptionError
 from semel.pipeline.json_decoding import CORRUPT, JsonColumns, JsonText
+from semel.pipeline.landing_errors import first_line
 from semel.pipeline.landing_file import LandedTable
 
 # Where and why a message cannot be decoded.
@@ -34,8 +34,6 @@ BAD_TYPE: Final = "struct<reason: string, column: string, byte: int>"
 NUMBER: Final = r"\A[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\z"
 WHITE: Final = " \t\r\n"
 _NUMERIC: Final = ("byte", "short", "integer", "long", "float", "double", "decimal")
-# The code that Spark appends for programs.
-_STATE: Final = re.compile(r"\s*SQLSTATE: \w+\s*$")
 
 
 class ColumnDecoding:
@@ -253,7 +251,7 @@ def _declared_columns(table: LandedTable) -> StructType:
     except (PySparkException, ValueError, TypeError) as problem:
         raise OptionError(
             f"table {table.name}: columns {table.columns!r} are not names with types of Spark,"
-            f' such as "value DOUBLE NOT NULL, unit STRING": {first_line(problem)}'
+            f' such as "value DOUBLE NOT NULL, unit STRING": {first_line(str(problem))}'
         ) from None
     for field in found.fields:
         if _has_required_part(field.dataType):
@@ -277,9 +275,3 @@ def _has_required_part(kind: DataType) -> bool:
         return any(not each.nullable or _has_required_part(each.dataType) for each in kind.fields)
     inner = [getattr(kind, name, None) for name in ("elementType", "keyType", "valueType")]
     return any(_has_required_part(each) for each in inner if each is not None)
-
-
-def first_line(problem: Exception) -> str:
-    """The first line of an error of Spark, without its code for programs."""
-    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
-    return _STATE.sub("", lines[0]) if lines else "Spark gave no reason"

@@ -84,7 +84,7 @@ def retry_dead_letters(
     spark: "SparkSession",
     plan: LandingPlan,
     tables: Sequence[LandedTable],
-    report: Callable[[RetryOutcome], None] = lambda _: None,
+    report: Callable[[RetryOutcome], None],
 ) -> list[RetryOutcome]:
     """Decode the dead letters of these tables again. Raises PipelineError.
 

@@ -14,7 +14,6 @@ there, and compares messages:
 """
 
 import json
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
@@ -35,8 +34,6 @@ from semel.pipeline.table import CommitChoice, LandingBatch, cached_table
 if TYPE_CHECKING:
     from semel.pipeline.decoders.outcome import Problem
     from semel.pipeline.table_rows import TableShape
-
-LOG: Final = logging.getLogger("semel.pipeline")
 
 # The columns of dead letters. Those of the record that tables have (`message_columns`) are added.
 COLUMNS: Final = {

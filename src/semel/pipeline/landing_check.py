@@ -5,7 +5,7 @@ The check runs the same expressions as the landing, on the last messages of the 
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -81,11 +81,6 @@ class FileCheck:
     # Messages that no table takes, and some of their topics.
     unmatched: int
     unmatched_topics: tuple[str, ...] = field(default=())
-
-
-def explain_topic(tables: Sequence[LandedTable], topic: str) -> dict[str, str | None]:
-    """For each table, why it does not take a topic; None if it does."""
-    return {each.name: each.template.explain(topic) for each in tables}
 
 
 def check_landing(spark: "SparkSession", plan: LandingPlan, count: int) -> FileCheck:

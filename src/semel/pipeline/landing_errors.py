@@ -108,6 +108,7 @@ def is_java_dead(problem: BaseException) -> bool:
 
 
 def first_line(text: str) -> str:
+    """The first line of an error of Spark, without its code for programs."""
     lines = [line.strip(": ") for line in text.splitlines() if line.strip(": ")]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         # The message of Java follows that of Py4J.

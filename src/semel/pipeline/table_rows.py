@@ -22,8 +22,9 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructField, StructType
 
 from semel.pipeline.arrow_decoding import Decompression
-from semel.pipeline.column_decoding import BAD_TYPE, arrow_function, decoding_of, first_line
+from semel.pipeline.column_decoding import BAD_TYPE, arrow_function, decoding_of
 from semel.pipeline.errors import OptionError
+from semel.pipeline.landing_errors import first_line
 from semel.pipeline.landing_file import ALWAYS, EVENT_TIME, LandedTable
 from semel.pipeline.sink import check_columns
 from semel.pipeline.sink_options import parse_sink_options
@@ -221,7 +222,7 @@ def _checked(frame: DataFrame, column: Column, key: str, text: str) -> Column:
     try:
         frame.select(column)
     except PySparkException as problem:
-        raise OptionError(f"{key} {text!r}: {first_line(problem)}") from None
+        raise OptionError(f"{key} {text!r}: {first_line(str(problem))}") from None
     return column
 
 
