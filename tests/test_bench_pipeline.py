@@ -11,11 +11,22 @@ from typing import Any
 
 import pytest
 
-from bench.pipeline import aged, checksums, commits, latency, processes, queries, sustained, typed
+from bench.pipeline import (
+    aged,
+    checksums,
+    commits,
+    history,
+    latency,
+    processes,
+    queries,
+    sustained,
+    typed,
+)
 from bench.pipeline import typed_records as records
 from bench.pipeline.aged import AGED, NEW, Aged, Builder, Side
 from bench.pipeline.checksums import Verified
 from bench.pipeline.commits import Commits
+from bench.pipeline.history import HistoryBuilder, HistoryTimes
 from bench.pipeline.latency import Latency
 from bench.pipeline.processes import Seen
 from bench.pipeline.queries import SCALE, SINK, SOURCE, Compared, Contender, Cost, Series
@@ -227,7 +238,8 @@ def test_the_table_of_a_year_is_as_maintenance_leaves_it(tmp_path: Path) -> None
     """A pass right before the next batch has nothing to do but what the next batches bring."""
     from deltalake import DeltaTable
 
-    from semel.pipeline.compaction import list_files, plan_due
+    from semel.pipeline.compaction import plan_due
+    from semel.pipeline.live_files import list_files
     from semel.pipeline.settings import LandSettings
 
     wanted = LandSettings()
@@ -245,6 +257,54 @@ def test_the_table_of_a_year_is_as_maintenance_leaves_it(tmp_path: Path) -> None
     builder.build(NEW, fresh)
     assert fresh.files < wanted.small_files
     assert fresh.removed == 0
+
+
+def test_queries_of_a_year_are_judged_by_those_of_a_day_and_by_rows_that_are_not_sorted() -> None:
+    def times(**more: float) -> HistoryTimes:
+        found = {"day": 100.0, "year": 150.0, "plain": 600.0, "sorted": 100.0} | more
+        return HistoryTimes(
+            {
+                (query, history.SQL, span, order): [
+                    *(Cost(9.0, driver=found[name] / 1e3) for _ in range(2)),
+                    Cost(9.0, driver=99.0),
+                ]
+                for name, query, span, order in (
+                    ("day", history.LAST_HOUR, history.ONE_DAY, history.CLUSTERED),
+                    ("year", history.LAST_HOUR, history.YEAR, history.CLUSTERED),
+                    ("plain", history.WEEK, history.YEAR, history.PLAIN),
+                    ("sorted", history.WEEK, history.YEAR, history.CLUSTERED),
+                )
+            }
+        )
+
+    first, second = history.targets(times())
+    assert (first[0], first[-4:]) == ("✓", "1.50")
+    assert (second[0], second[-4:]) == ("✓", "6.00")
+    assert history.targets(times(year=201.0))[0].startswith("✗")
+    assert history.targets(times(plain=499.0))[1].startswith("✗")
+    cells = [line.count("|") for line in history.lines(times()) if line.startswith("|")]
+    assert len(set(cells)) == 1
+    assert history.targets(HistoryTimes(fault="no space")) == ["✗ history: no space"]
+
+
+def test_all_tables_of_the_history_have_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "PAYLOADS", 100)
+    # A past day is compacted from few files.
+    monkeypatch.setattr(history, "SOURCES", 4)
+    builder = HistoryBuilder(tmp_path, rate=2, days=history.PAST + 2)
+    places = builder.build()
+    assert builder.in_past_day > builder.in_past_hour > 0
+    assert (
+        builder.result.live_files[history.ONE_DAY] + history.PAST + 1
+        == (builder.result.live_files[history.YEAR])
+    )
+    for query in builder.queries():
+        for (span, _), place in places.items():
+            if span == history.YEAR or not query.is_past:
+                assert history.by_sql(place, query) == query.expected
+                assert history.by_polars(place, query) == query.expected
 
 
 def test_latency_is_judged_by_its_slowest_twentieth() -> None:

@@ -148,8 +148,8 @@ class Builder:
         if name == AGED:
             live += self._older_files()
             removed = self._removed_files()
-        first = DAYS * DAY if name == AGED else 1
-        self._write_log(place, live, removed, first, is_aged=name == AGED)
+        version = DAYS * DAY if name == AGED else 1
+        write_log(place, live, removed, version=version, position=self._next)
         table = DeltaTable(place)
         side.files = len(table.file_uris())
         side.removed = len(removed)
@@ -168,11 +168,11 @@ class Builder:
         for number in range(settings.small_files - 1):
             path = self._merged.path.replace("part-", f"part-merged-{number:04}-")
             os.link(self.folder / "made" / self._merged.path, place / path)
-            found.append(replace(self._earlier(self._merged, hours=6), path=path))
+            found.append(replace(earlier(self._merged, hours=6), path=path))
         for number in range(LARGE):
             found.append(
                 replace(
-                    self._earlier(self._merged, hours=12),
+                    earlier(self._merged, hours=12),
                     path=f"date={self._today}/part-large-{number}.parquet",
                     size=LARGE_BYTES,
                 )
@@ -183,23 +183,11 @@ class Builder:
     def _files_of_a_day() -> int:
         return -(-RATE * DAY * ROW_BYTES // LandSettings().target_file_size)
 
-    @staticmethod
-    def _earlier(file: "DataFile", *, hours: float = 0.0, days: int = 0) -> "DataFile":
-        """A file whose statistics say that its rows were received earlier."""
-        stats = json.loads(file.statistics)
-        for bounds in ("minValues", "maxValues"):
-            moment = datetime.fromisoformat(stats[bounds]["received"])
-            moved = moment - timedelta(hours=hours, days=days)
-            stats[bounds]["received"] = moved.isoformat(timespec="microseconds").replace(
-                "+00:00", "Z"
-            )
-        return replace(file, statistics=json.dumps(stats, ensure_ascii=False))
-
     def _older_files(self) -> "list[DataFile]":
         found = []
         for back in range(1, DAYS):
             day = self._today - timedelta(days=back)
-            known = self._earlier(self._merged, days=back)
+            known = earlier(self._merged, days=back)
             for number in range(self._files_of_a_day()):
                 found.append(
                     replace(
@@ -218,55 +206,70 @@ class Builder:
             for number in range(count)
         ]
 
-    def _write_log(
-        self,
-        place: Path,
-        live: "list[DataFile]",
-        removed: "list[DataFile]",
-        first: int,
-        *,
-        is_aged: bool,
-    ) -> None:
-        """A checkpoint of everything, the kept entries before it, and some entries after it."""
-        from deltalake import DeltaTable
 
-        from semel.pipeline.app_transactions import position_id
-        from semel.pipeline.delta_log import COMMIT_MARKER, log_entry
-        from semel.pipeline.table import Table
+def earlier(file: "DataFile", *, hours: float = 0.0, days: int = 0) -> "DataFile":
+    """A file whose statistics say that its rows were received earlier."""
+    stats = json.loads(file.statistics)
+    for bounds in ("minValues", "maxValues"):
+        moment = datetime.fromisoformat(stats[bounds]["received"])
+        moved = moment - timedelta(hours=hours, days=days)
+        stats[bounds]["received"] = moved.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return replace(file, statistics=json.dumps(stats, ensure_ascii=False))
 
-        made = place.with_name("making")
-        log = place / "_delta_log"
-        Table(str(made)).create(_delta_schema(), ("date",), STREAM)
-        entry = [
-            {"commitInfo": {"timestamp": _now(), "operation": "WRITE", COMMIT_MARKER: "100"}},
-            {"txn": {"appId": position_id(STREAM, NODE), "version": self._next}},
-        ]
-        added = [{"add": _add(each)} for each in live]
-        gone = [{"remove": _remove(each)} for each in removed]
-        _write_entry(made / "_delta_log" / log_entry(1), [*entry, *added, *gone])
-        DeltaTable(made).alter.set_table_properties(
-            {
-                "delta.deletedFileRetentionDuration": "interval 6 hours",
-                "delta.checkpointInterval": "1000",
-            },
-            raise_if_not_exists=False,
-        )
-        if not is_aged:
-            (made / "_delta_log").rename(log)
-            made.rmdir()
-            return
-        DeltaTable(made).create_checkpoint()
-        log.mkdir(parents=True)
-        checkpoint = made / "_delta_log" / f"{2:020}.checkpoint.parquet"
-        hint = json.loads((made / "_delta_log" / "_last_checkpoint").read_text())
-        last = first + SINCE_CHECKPOINT
-        oldest = last - LandSettings().log_entries - SINCE_CLEANUP
-        for version in range(oldest, last + 1):
-            _write_entry(log / log_entry(version), entry)
-            if version <= first and (first - version) % 100 == 0:
-                os.link(checkpoint, log / f"{version:020}.checkpoint.parquet")
-        (log / "_last_checkpoint").write_text(json.dumps({**hint, "version": first}))
-        shutil.rmtree(made)
+
+def write_log(
+    place: Path,
+    live: "list[DataFile]",
+    removed: "list[DataFile]",
+    *,
+    version: int,
+    position: int,
+    properties: dict[str, str] | None = None,
+) -> None:
+    """A checkpoint of everything at a version, the kept entries before it, and some after it.
+
+    With version 1 there is only what a new table has. `position` is the last seq that has landed.
+    """
+    from deltalake import DeltaTable
+
+    from semel.pipeline.app_transactions import position_id
+    from semel.pipeline.delta_log import COMMIT_MARKER, log_entry
+    from semel.pipeline.table import Table
+
+    made = place.with_name("making")
+    log = place / "_delta_log"
+    Table(str(made)).create(delta_schema(), ("date",), STREAM)
+    entry = [
+        {"commitInfo": {"timestamp": _now(), "operation": "WRITE", COMMIT_MARKER: "100"}},
+        {"txn": {"appId": position_id(STREAM, NODE), "version": position}},
+    ]
+    added = [{"add": _add(each)} for each in live]
+    gone = [{"remove": _remove(each)} for each in removed]
+    _write_entry(made / "_delta_log" / log_entry(1), [*entry, *added, *gone])
+    DeltaTable(made).alter.set_table_properties(
+        {
+            "delta.deletedFileRetentionDuration": "interval 6 hours",
+            "delta.checkpointInterval": "1000",
+            **(properties or {}),
+        },
+        raise_if_not_exists=False,
+    )
+    if version == 1:
+        (made / "_delta_log").rename(log)
+        made.rmdir()
+        return
+    DeltaTable(made).create_checkpoint()
+    log.mkdir(parents=True)
+    checkpoint = made / "_delta_log" / f"{2:020}.checkpoint.parquet"
+    hint = json.loads((made / "_delta_log" / "_last_checkpoint").read_text())
+    last = version + SINCE_CHECKPOINT
+    oldest = last - LandSettings().log_entries - SINCE_CLEANUP
+    for each in range(oldest, last + 1):
+        _write_entry(log / log_entry(each), entry)
+        if each <= version and (version - each) % 100 == 0:
+            os.link(checkpoint, log / f"{each:020}.checkpoint.parquet")
+    (log / "_last_checkpoint").write_text(json.dumps({**hint, "version": version}))
+    shutil.rmtree(made)
 
 
 def _now() -> int:
@@ -308,7 +311,7 @@ def _spark_schema() -> str:
     return StructType([*from_arrow_schema(schema()).fields]).add("date", DateType()).json()
 
 
-def _delta_schema() -> Any:
+def delta_schema() -> Any:
     from deltalake import Schema
 
     from semel.pipeline.table import nullable

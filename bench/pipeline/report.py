@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bench.pipeline import aged, checksums, commits, latency, queries, sustained, typed
+from bench.pipeline import aged, checksums, commits, history, latency, queries, sustained, typed
 from bench.pipeline.aged import AGED, Aged
 from bench.pipeline.checksums import CHECKSUMS, Verified
 from bench.pipeline.commits import Commits
+from bench.pipeline.history import HISTORY, HistoryTimes
 from bench.pipeline.latency import Latency
 from bench.pipeline.queries import ROWS, SCALE, SINK, SOURCE, Bench, Compared
 from bench.pipeline.sustained import Sustained
@@ -21,6 +22,7 @@ SUSTAINED: Final = "sustained"
 PARTS: Final = (
     *(SOURCE, SINK, COMMIT, AGED, LATENCY, SUSTAINED, CHECKSUMS, SCALE),
     *TYPED_PARTS,
+    HISTORY,
 )
 ROUNDS: Final = 5
 
@@ -36,6 +38,7 @@ class PipelineReport:
     sustained: list[Sustained] = field(default_factory=list)
     checksums: list[Verified] = field(default_factory=list)
     typed: list[Compared] = field(default_factory=list)
+    history: HistoryTimes | None = None
 
     def lines(self) -> list[str]:
         """Markdown."""
@@ -54,6 +57,8 @@ class PipelineReport:
             output += [*checksums.lines(self.checksums), ""]
         if self.typed:
             output += [*typed.lines(self.typed), ""]
+        if self.history is not None:
+            output += [*history.lines(self.history), ""]
         return output
 
     def targets(self) -> list[str]:
@@ -65,6 +70,7 @@ class PipelineReport:
             *sustained.targets(self.sustained),
             *checksums.targets(self.checksums),
             *typed.targets(self.typed),
+            *([] if self.history is None else history.targets(self.history)),
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -76,6 +82,7 @@ class PipelineReport:
             SUSTAINED: [each.as_json() for each in self.sustained],
             CHECKSUMS: [each.as_json() for each in self.checksums],
             TYPED: [typed.as_json(each) for each in self.typed],
+            HISTORY: None if self.history is None else self.history.as_json(),
         }
 
 
@@ -119,6 +126,8 @@ def measure_pipeline(
                 if part in parts:
                     measured = typed.measure_typed_part(bench, part, rows or typed.ROWS, rounds)
                     report.typed.append(measured)
+            if HISTORY in parts:
+                report.history = history.measure_history(bench, rounds=rounds)
         finally:
             bench.close()
     return report

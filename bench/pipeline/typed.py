@@ -4,6 +4,7 @@
                                                            from_json and Parquet sink
     protobuf    Protobuf into one table; other formats     raw landing of the Protobuf record
     tables      JSON into ten tables in one query          the same messages into one table
+                typed and tables also with an expression, for which Spark needs decoded columns
     read_table  `read_table`: a scan and a filter          spark.read.parquet of the same folder
 
 Landings are those of `semel land --once` without maintenance, by `Landing` in one Spark session.
@@ -69,6 +70,7 @@ ROWS: Final = 1_000_000
 
 RAW: Final = "raw"
 SPARK: Final = "Spark's own"
+WITH_EXPRESSION: Final = ", with event_time"
 ONE: Final = "one table"
 TEN: Final = "ten tables"
 SCAN: Final = "scan"
@@ -152,18 +154,22 @@ class TypedBench:
         shutil.rmtree(lake)
         return cost
 
-    def land_typed(self, kind: str, rows: int, tables: int = 1) -> Cost:
+    def land_typed(
+        self, kind: str, rows: int, tables: int = 1, *, has_expression: bool = False
+    ) -> Cost:
         """Land a record into this many typed tables. Raises Wrong."""
-        lake, cost = self.make_tables(kind, rows, tables)
+        lake, cost = self.make_tables(kind, rows, tables, has_expression=has_expression)
         shutil.rmtree(lake)
         return cost
 
-    def make_tables(self, kind: str, rows: int, tables: int = 1) -> tuple[Path, Cost]:
+    def make_tables(
+        self, kind: str, rows: int, tables: int = 1, *, has_expression: bool = False
+    ) -> tuple[Path, Cost]:
         """The lake of a landing, and what it cost. Raises Wrong."""
         lake = self._new_folder()
         names = [f"readings_{place}" for place in range(tables)]
         path = lake.with_suffix(".toml")
-        path.write_text(landing_file(kind, names))
+        path.write_text(landing_file(kind, names, has_expression=has_expression))
         if kind == PROTOBUF:
             (path.parent / _DESCRIPTORS).write_bytes(descriptor_set())
         settings = LandSettings(root=str(self.record(kind, rows)), lake=str(lake), landing=path)
@@ -232,7 +238,7 @@ def measured(run: Callable[[], object]) -> Cost:
     return Cost(seconds, spent.get(JAVA, 0.0), spent.get(WORKERS, 0.0), spent.get(REST, 0.0))
 
 
-def landing_file(kind: str, names: list[str]) -> str:
+def landing_file(kind: str, names: list[str], *, has_expression: bool = False) -> str:
     """A landing file: one table of all messages, or a table for each channel."""
     lines = []
     for place, name in enumerate(names):
@@ -240,6 +246,8 @@ def landing_file(kind: str, names: list[str]) -> str:
         named = "/".join(f"{{{level}}}" for level in LEVELS)
         lines += ["[[table]]", f'name = "{name}"', f'topic = "plant/{named}/{last}"']
         lines += [f'decoder = "{kind}"', f'columns = "{COLUMNS}"']
+        if has_expression:
+            lines.append('event_time = "at"')
         if kind == PROTOBUF:
             lines += [f'descriptor_file = "{_DESCRIPTORS}"', f'message = "{MESSAGE}"']
         if kind == AVRO:
@@ -296,11 +304,18 @@ def _measure_landings(compared: Compared, typed: TypedBench, rows: int, rounds: 
             JSON: lambda count: typed.land_typed(JSON, count),
             RAW: lambda count: typed.land_raw(JSON, count),
             SPARK: typed.land_by_spark,
+            JSON + WITH_EXPRESSION: lambda count: typed.land_typed(
+                JSON, count, has_expression=True
+            ),
         }
     elif compared.part == TABLES:
         runs = {
             TEN: lambda count: typed.land_typed(JSON, count, CHANNELS),
             ONE: lambda count: typed.land_typed(JSON, count),
+            TEN + WITH_EXPRESSION: lambda count: typed.land_typed(
+                JSON, count, CHANNELS, has_expression=True
+            ),
+            ONE + WITH_EXPRESSION: lambda count: typed.land_typed(JSON, count, has_expression=True),
         }
     else:
         runs = {
@@ -397,6 +412,11 @@ def ratios(result: Compared) -> list[Ratio]:
         return [
             rates(JSON, RAW, "rows per second of JSON by those of raw landing", TYPED_TARGET),
             rates(JSON, SPARK, "rows per second of JSON by those of Spark's own", SPARK_TARGET),
+            *(
+                rates(name, RAW, f"rows per second of {name} by those of raw landing")
+                for name in by_name
+                if name == JSON + WITH_EXPRESSION
+            ),
         ]
     if part == PROTOBUF:
         sentence = "rows per second of Protobuf by those of raw landing"
@@ -409,7 +429,8 @@ def ratios(result: Compared) -> list[Ratio]:
         ]
     if part == TABLES:
         ten, one = by_name[TEN], by_name[ONE]
-        whole = ten.large.median().seconds / one.large.median().seconds
+        one_seconds = one.large.median().seconds
+        whole = ten.large.median().seconds / one_seconds
         # The whole time has the start of a query, which is the same; the other lacks ten commits.
         return [
             Ratio(part, "time of ten tables by that of one", whole, TABLES_TARGET, is_maximum=True),
@@ -419,6 +440,15 @@ def ratios(result: Compared) -> list[Ratio]:
                 one.rate / ten.rate,
                 TABLES_TARGET,
                 is_maximum=True,
+            ),
+            *(
+                Ratio(
+                    part,
+                    f"time of {each.name} by that of one table without",
+                    each.large.median().seconds / one_seconds,
+                )
+                for each in result.contenders
+                if each.name.endswith(WITH_EXPRESSION)
             ),
         ]
     return [

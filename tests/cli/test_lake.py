@@ -57,6 +57,7 @@ def test_optimize_says_what_it_merged(lake: Path) -> None:
         "bytes_added": 0,
         "files_removed": 0,
         "bytes_removed": 0,
+        "notice": "",
     }
 
 

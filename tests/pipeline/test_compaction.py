@@ -19,18 +19,11 @@ from deltalake.transaction import AddAction
 
 from semel.pipeline import compaction
 from semel.pipeline.app_transactions import position_id
-from semel.pipeline.compaction import (
-    DamagedFile,
-    LiveFile,
-    Overtaken,
-    compact,
-    list_files,
-    plan_all,
-    plan_due,
-)
+from semel.pipeline.compaction import DamagedFile, compact, plan_all, plan_due
 from semel.pipeline.delta_log import log_entry
 from semel.pipeline.errors import TableError
 from semel.pipeline.files import TableFolder, TableLayout, write_files
+from semel.pipeline.live_files import LiveFile, Overtaken, list_files, replace_files
 
 KIB = 1024
 NOW = 1_000_000.0
@@ -349,15 +342,15 @@ def test_a_new_file_that_reads_otherwise_than_it_was_written_is_not_committed(
 
 def during(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
     """Let something happen once, after files were rewritten and before the commit."""
-    really = compaction._commit
+    really = replace_files
     todo = [act]
 
-    def commit(*arguments: object) -> int:
+    def commit(*arguments: Any, **named: Any) -> int:
         if todo:
             todo.pop()()
-        return really(*arguments)  # type: ignore[arg-type]
+        return really(*arguments, **named)
 
-    monkeypatch.setattr(compaction, "_commit", commit)
+    monkeypatch.setattr(compaction, "replace_files", commit)
 
 
 def test_appends_and_compactions_do_not_stand_in_each_others_way(

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema
 
+from semel.pipeline.arrow_types import with_plain_types
 from semel.pipeline.dead_letters import (
     commit_dead_letters,
     dead_letters_layout,
     message_keys,
     read_letters,
-    with_plain_types,
 )
 from semel.pipeline.files import write_files
 from semel.pipeline.table import Table

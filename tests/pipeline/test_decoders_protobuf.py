@@ -16,6 +16,7 @@ from google.protobuf import (  # type: ignore[import-untyped]
     wrappers_pb2,
 )
 
+from semel.pipeline.decoders import payloads as payloads_module
 from semel.pipeline.decoders.formats import make_decoder
 from semel.pipeline.decoders.leaves import TIMESTAMP
 from semel.pipeline.decoders.outcome import Decoded, Problem
@@ -247,6 +248,39 @@ def test_values_that_do_not_fit_name_the_column(
     problem = problem_of(file, reading(**{name: value}))
     assert problem.column == column
     assert problem.reason.endswith(reason)
+
+
+def test_a_payload_is_decoded_alike_alone_and_among_many(
+    file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(6)
+    times: list[Any] = [{}, {"seconds": -62_135_596_800}, {"seconds": 253_402_300_799}]
+    times += [{"seconds": -1, "nanos": 999_999_999}, {"seconds": 5, "nanos": 1_999}]
+    wrong: list[Any] = [{"seconds": -(2**63)}, {"seconds": 2**63 - 1}, {"nanos": 10**9}]
+    wrong += [{"nanos": -1}, {"seconds": -62_135_596_801}, {"seconds": 253_402_300_800}]
+    places: list[Any] = [{"inner": {"x": each}} for each in (0, -1, 2**31 - 1)]
+    monkeypatch.setattr(payloads_module, "PIECE_ROWS", 7)
+    for more_times, more_places, changes in (
+        # All messages have all parts: they are read by columns.
+        ([], [], {}),
+        (wrong, [], {}),
+        ([], [{"x": 1}], {"mode": 7}),
+        (wrong, [{"x": 1}, {}], {}),
+    ):
+        sent = [
+            reading(
+                at=chance.choice([*times, *more_times]),
+                place=chance.choice([*places, *more_places]),
+                **(changes if chance.random() < 0.2 else {}),
+            )
+            for _ in range(30)
+        ]
+        together = decode(file, *sent)
+        for index, payload in enumerate(sent):
+            # Beside a payload that is null no column has values for all messages.
+            alone = decode(file, payload, None)
+            assert together.values[index] == alone.values[0]
+            assert together.problems.get(index) == alone.problems.get(0)
 
 
 def test_an_unknown_enum_value_is_its_number_in_an_int_column(file: str) -> None:

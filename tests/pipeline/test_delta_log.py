@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from semel.pipeline.compaction import compact, list_files, plan_all
+from semel.pipeline.compaction import compact, plan_all
 from semel.pipeline.delta_log import DeltaLog, LogEntry, Rollback, find_rollback, log_entry
 from semel.pipeline.errors import TableError
+from semel.pipeline.live_files import list_files
 from semel.pipeline.table import Table
 from semel.store.roots import open_root
 from tests.pipeline.test_table import land, of, plain, rows, values

@@ -14,9 +14,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from semel.pipeline.compaction import compact, list_files, plan_all
+from semel.pipeline.compaction import compact, plan_all
 from semel.pipeline.errors import PipelineError, TableError
 from semel.pipeline.files import DataFile, TableLayout, write_files
+from semel.pipeline.live_files import list_files
 from semel.pipeline.maintenance import PassFailed, Task, run_pass
 from semel.pipeline.maintenance_process import Policy
 from semel.pipeline.table import LandingBatch, Table

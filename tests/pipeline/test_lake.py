@@ -364,10 +364,10 @@ def test_two_who_optimize_at_once_double_nothing(lake: Path) -> None:
 def test_optimize_says_so_when_others_always_come_first(
     lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from semel.pipeline import compaction
+    from semel.pipeline import compaction, live_files
 
     def lose(*_: object) -> None:
-        raise compaction.Overtaken
+        raise live_files.Overtaken
 
     monkeypatch.setattr(compaction, "compact", lose)
     with pytest.raises(TableError, match="is something else compacting this table"):
@@ -377,7 +377,7 @@ def test_optimize_says_so_when_others_always_come_first(
 def test_optimize_counts_only_the_times_in_a_row_that_others_came_first(
     lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from semel.pipeline import compaction
+    from semel.pipeline import compaction, live_files
 
     days = ATTEMPTS + 1
     for day in range(days):
@@ -389,7 +389,7 @@ def test_optimize_counts_only_the_times_in_a_row_that_others_came_first(
 
     def lose_every_other(*given: Any) -> compaction.Compacted:
         if next(turns) % 2 == 0:
-            raise compaction.Overtaken
+            raise live_files.Overtaken
         return really(*given)
 
     monkeypatch.setattr(compaction, "compact", lose_every_other)

@@ -9,6 +9,7 @@ from semel.pipeline.errors import OptionError
 from semel.pipeline.landing_file import LandingFile, read_landing_file
 
 TABLE = '[[table]]\nname = "t"\ntopic = "a/{b}"\n'
+LATE = TABLE + 'event_time = "received"\nlate_after = '
 
 
 def read(folder: Path, text: str) -> LandingFile:
@@ -42,6 +43,8 @@ def test_everything_that_can_be_said_about_a_table(tmp_path: Path) -> None:
         columns = "value DOUBLE NOT NULL"
         message_columns = ["qos", "client_id"]
         event_time = "received"
+        late_after = "1h"
+        explode = "values"
         computed = { double = "value * 2" }
         where = "value > 0"
         partition_by = ["date", "b"]
@@ -61,6 +64,7 @@ def test_everything_that_can_be_said_about_a_table(tmp_path: Path) -> None:
     assert table.compression == "zstd"
     assert table.message_columns == ("qos", "client_id")
     assert (table.event_time, table.where) == ("received", "value > 0")
+    assert (table.late_after, table.explode) == (3_600.0, "values")
     assert table.computed == {"double": "value * 2"}
     assert table.partition_by == ("date", "b")
     assert found.dead_letters == "refused"
@@ -94,6 +98,14 @@ def test_everything_that_can_be_said_about_a_table(tmp_path: Path) -> None:
         (TABLE + 'partition_by = ["date", "date"]', "partition_by names something twice"),
         (TABLE + "computed = { x = 3 }", "computed must be names with expressions"),
         (TABLE + 'where = ""', "where must be text in quotation marks, and not empty"),
+        (TABLE + 'explode = ["x"]', "explode must be text in quotation marks"),
+        (TABLE + 'late_after = "10m"', "table t: late_after needs event_time"),
+        (LATE + '"10 minutes"', 'late_after is "10 minutes", but must be a duration such as 90'),
+        (LATE + '"-1s"', 'late_after is "-1s", but must be a duration'),
+        (LATE + "-1", "late_after is -1, but must be a duration"),
+        (LATE + '"1kB"', 'late_after is "1kB", but must be a duration'),
+        (LATE + "true", "late_after is true, but must be a duration"),
+        (LATE + '""', 'late_after is "", but must be a duration'),
         (
             TABLE + 'decoder = "csv"\ncolumns = "x INT"\nseparator = "ab"',
             "separator must be one character",
@@ -112,6 +124,13 @@ def test_a_wrong_file_is_refused_with_the_table_and_the_key(
         read(tmp_path, text)
     assert problem in str(caught.value)
     assert str(tmp_path / "landing.toml") in str(caught.value)
+
+
+def test_a_duration_is_written_as_in_all_settings(tmp_path: Path) -> None:
+    for text, seconds in (('"10m"', 600.0), ('"1.5h"', 5_400.0), ('"250ms"', 0.25), ("90", 90.0)):
+        (table,) = read(tmp_path, LATE + text).tables
+        assert table.late_after == seconds
+    assert read(tmp_path, TABLE).tables[0].late_after is None
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

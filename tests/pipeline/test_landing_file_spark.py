@@ -8,6 +8,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -347,7 +349,8 @@ JSON_FILE = """
     decoder = "json"
     columns = '''
         d DOUBLE, i INT, l BIGINT, s STRING, b BOOLEAN, t TIMESTAMP, a ARRAY<INT>,
-        r STRUCT<x: INT, y: ARRAY<STRUCT<z: DOUBLE>>>, m MAP<STRING, INT>, n DECIMAL(10, 2)'''
+        r STRUCT<x: INT, y: ARRAY<STRUCT<z: DOUBLE>>>, m MAP<STRING, INT>, n DECIMAL(10, 2),
+        z TIMESTAMP_NTZ'''
 
     [[table]]
     name = "free"
@@ -373,6 +376,8 @@ JSON_FILE = """
     topic = "words"
     decoder = "text"
 """
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+NAIVE_NOON = datetime(2026, 3, 1, 12)
 GOOD: dict[str, list[tuple[bytes, dict[str, Any]]]] = {
     "typed": [
         (b"{}", {"d": None, "i": None, "s": None}),
@@ -386,7 +391,9 @@ GOOD: dict[str, list[tuple[bytes, dict[str, Any]]]] = {
             b'{"r": {"x": 1, "y": [{"z": 0.5}, {}]}}',
             {"r": {"x": 1, "y": [{"z": 0.5}, {"z": None}]}},
         ),
-        (b'{"n": 12345678.91}', {}),
+        (b'{"n": 12345678.91, "s": 1.50}', {"n": Decimal("12345678.91"), "s": "1.50"}),
+        (b'{"t": "2026-03-01T12:00:00", "z": "2026-03-01T12:00:00"}', {"t": NOON, "z": NAIVE_NOON}),
+        (b'{"t": 1772366400}', {"t": NOON, "z": None}),
     ],
     "free": [(b'{"a": [1, {"b": null}]}', {"value": '{"a": [1, {"b": null}]}'}), (b"7", {})],
     "lines": [(b"1;x,y", {"x": 1, "y": "x,y"}), (b'2;"a;b"\r\n', {"x": 2, "y": "a;b"})],
@@ -409,7 +416,7 @@ BAD: dict[str, list[tuple[bytes, str, str | None, int | None]]] = {
         (b"7", "expected a JSON object, found the number 7", None, None),
         (b'[{"d": 1}]', "expected a JSON object, found an array", None, None),
         (b'{"d": "1"}', 'expected a number, found text "1"', "d", None),
-        (b'{"d": 1e999}', "1E+999 is too large for a double", "d", None),
+        (b'{"d": 1e999}', "1e999 is too large for a double", "d", None),
         (b'{"i": 1.5}', "expected an integer, found the number 1.5", "i", None),
         (
             b'{"i": 2147483648}',
@@ -422,7 +429,7 @@ BAD: dict[str, list[tuple[bytes, str, str | None, int | None]]] = {
         (b'{"a": [1, "2"]}', 'expected an integer, found text "2"', "a[1]", None),
         (b'{"r": [1]}', "expected an object, found an array", "r", None),
         (b'{"r": {"y": [{"z": true}]}}', "expected a number, found true", "r.y[0].z", None),
-        (b'{"m": {"k": "v"}}', 'expected an integer, found text "v"', "m[k]", None),
+        (b'{"m": {"k": "v"}}', 'expected an integer, found text "v"', 'm["k"]', None),
         (
             b'{"r": ' + b"[" * 5_000,
             "not JSON that can be read: it is nested too deeply",
@@ -507,6 +514,31 @@ def test_what_spark_does_not_understand_is_refused_with_table_and_key(
         check_landing(place.spark, place.plan(), 10)
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_names_of_columns_may_need_quotes(place: Place) -> None:
+    place.describe(
+        """
+        [[table]]
+        name = "units"
+        topic = "units"
+        decoder = "json"
+        columns = "`the-unit` STRING, inner STRUCT<`a b`: INT>"
+        computed = { length = "length(`the-unit`) + inner.`a b`" }
+        """
+    )
+    write_messages(
+        place.root,
+        "all",
+        "n1",
+        1,
+        1,
+        topic=lambda _: "units",
+        payload=lambda _: b'{"the-unit": "km", "inner": {"a b": 5}}',
+    )
+    place.land()
+    (row,) = place.rows("units")
+    assert (row["the-unit"], row["inner"], row["length"]) == ("km", {"a b": 5}, 7)
 
 
 def test_aggregates_of_a_stream_land_by_key_and_each_batch_once(

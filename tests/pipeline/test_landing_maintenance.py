@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from semel.pipeline.compaction import list_files
+from semel.pipeline.live_files import list_files
 from semel.pipeline.table import Table
 from tests.pipeline.test_landing import Place
 

@@ -20,13 +20,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from semel.pipeline import compaction, maintenance
-from semel.pipeline.compaction import list_files
+from semel.pipeline import live_files, maintenance
 from semel.pipeline.delta_log import log_entry
 from semel.pipeline.errors import PipelineError, TableError
 from semel.pipeline.landing import Landing
 from semel.pipeline.landing_plan import make_plan
 from semel.pipeline.landing_target import check_table
+from semel.pipeline.live_files import Overtaken, list_files
 from semel.pipeline.maintenance import (
     PassFailed,
     Task,
@@ -42,7 +42,13 @@ from tests.pipeline.landing_rows import batch_of_rows, land_seqs
 
 HOUR = 3600.0
 LANDED = 150
-POLICY = Policy(target_file_size=64 * 1024, small_files=10, file_retention=HOUR, log_entries=50)
+POLICY = Policy(
+    target_file_size=64 * 1024,
+    small_files=10,
+    file_retention=HOUR,
+    log_entries=50,
+    cluster_by=("topic",),
+)
 
 
 @pytest.fixture
@@ -180,12 +186,14 @@ def test_a_pass_that_cannot_compact_still_maintains_the_log_and_vacuums(
 
 
 @pytest.mark.parametrize("problem", [OSError(28, "No space left on device"), TableError("a fault")])
-@pytest.mark.parametrize("failing", ["set_properties", "write_checkpoint", "clean_log", "vacuum"])
+@pytest.mark.parametrize(
+    "failing", ["set_properties", "expire", "write_checkpoint", "clean_log", "vacuum"]
+)
 def test_each_step_of_a_pass_is_made_whichever_other_fails(
     address: str, monkeypatch: pytest.MonkeyPatch, failing: str, problem: Exception
 ) -> None:
     land_many(address, 1, 2)
-    steps = ["set_properties", "compact_due", "write_checkpoint", "clean_log", "vacuum"]
+    steps = ["set_properties", "expire", "compact_due", "write_checkpoint", "clean_log", "vacuum"]
     made: list[str] = []
 
     def make(name: str) -> Any:
@@ -384,7 +392,7 @@ def test_vacuum_deletes_replaced_files_and_orphans_when_they_are_old_enough(
         time_ns=lambda: round(ago * 1e9), sleep=time.sleep, monotonic=time.monotonic
     )
     with monkeypatch.context() as patched:
-        patched.setattr(compaction, "time", past)
+        patched.setattr(live_files, "time", past)
         make_pass(address)
     orphans = {"date=2026-03-01/part-orphan.parquet", "date=2026-03-01/part-young.parquet"}
     for name in orphans:
@@ -468,6 +476,7 @@ def test_a_landing_that_commits_while_properties_are_set_goes_on(
     configuration = DeltaTable(address).metadata().configuration
     assert configuration["delta.deletedFileRetentionDuration"] == "interval 1 hours"
     assert configuration["delta.checkpointInterval"] == "1000"
+    assert configuration["semel.clusterBy"] == '["topic"]'
     assert seqs(address) == list(range(1, 16))
     version = DeltaTable(address).version()
     make_pass(address)
@@ -480,7 +489,7 @@ def test_work_that_another_program_overtakes_is_told_and_done_next_time(
     land_many(address, 1, 12)
 
     def lose(*_: object) -> None:
-        raise compaction.Overtaken
+        raise Overtaken
 
     with monkeypatch.context() as patched:
         patched.setattr(maintenance, "compact", lose)
@@ -596,7 +605,7 @@ step = {step!r}
 if step == "written":
     end_after(files.TableFolder, "fsync", before=True)
 elif step == "synced":
-    end_after(compaction, "_commit", before=True)
+    end_after(compaction, "replace_files", before=True)
 elif step == "committed":
     end_after(DeltaTable, "create_write_transaction")
 elif step == "checkpointed":
@@ -604,7 +613,7 @@ elif step == "checkpointed":
     end_after(DeltaTable, "create_checkpoint")
 else:
     end_after(LocalRoot, "delete")
-policy = maintenance.Policy(**json.loads(sys.argv[2]))
+policy = maintenance.Policy.from_json(json.loads(sys.argv[2]))
 maintenance.run_pass(maintenance.Task(sys.argv[1], policy, True), print)
 """
     told = json.dumps(POLICY.__dict__)

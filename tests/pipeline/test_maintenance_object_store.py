@@ -7,8 +7,8 @@ import pytest
 from deltalake import DeltaTable
 
 from semel.pipeline import maintenance
-from semel.pipeline.compaction import list_files
 from semel.pipeline.lake_address import split_address
+from semel.pipeline.live_files import list_files
 from semel.pipeline.maintenance_process import Maintenance
 from semel.pipeline.table import Table
 from tests.pipeline.landing_rows import land_seqs

@@ -12,10 +12,10 @@ import pytest
 from deltalake import DeltaTable
 
 from semel.pipeline import maintenance_process
-from semel.pipeline.compaction import list_files
 from semel.pipeline.landing import Landing
 from semel.pipeline.landing_plan import make_plan
 from semel.pipeline.landing_target import make_target
+from semel.pipeline.live_files import list_files
 from semel.pipeline.maintenance_process import Maintenance, Schedule
 from semel.pipeline.settings import LandSettings
 from tests.pipeline.landing_rows import land_seqs

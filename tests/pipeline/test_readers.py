@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from semel.pipeline.compaction import list_files
 from semel.pipeline.files import TableLayout, write_files
 from semel.pipeline.lake import dataset_of
+from semel.pipeline.live_files import list_files
 from semel.pipeline.table import LandingBatch, Table
 from tests.pipeline.landing_rows import land_seqs
 from tests.pipeline.test_table import schema

@@ -239,7 +239,7 @@ def test_large_messages_reach_python_in_batches_that_are_bounded_by_their_bytes(
     assert sum(each.rows for each in large) == 160
     assert max(each.bytes for each in large) <= 96 * 1024 * 1024
     # The number of rows bounds the batches of small ones.
-    assert max(each.rows for each in seen("small")) == 1_024
+    assert max(each.rows for each in seen("small")) == 8_192
 
 
 def test_a_schema_of_some_columns_reads_these(spark: "SparkSession", tmp_path: Path) -> None:

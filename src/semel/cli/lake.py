@@ -74,7 +74,8 @@ def optimize(
 ) -> None:
     """Compact small files of TABLE into large ones, which are faster to query.
 
-    No row changes. The small files stay, for readers of older versions, until `semel lake vacuum`.
+    Rows are sorted by the columns of the table property semel.clusterBy, if it has one. No row
+    changes. The small files stay, for readers of older versions, until `semel lake vacuum`.
     """
     if not 1 <= target_size <= LARGEST:
         raise click.BadParameter("at least 1B, and at most 1TiB", param_hint="--target-size")
@@ -90,6 +91,8 @@ def optimize(
             f"({shown_size(done.bytes_removed)}) into {done.files_added:,} "
             f"({shown_size(done.bytes_added)}), version {done.version}"
         )
+    if done.notice and not is_json:
+        click.echo(f"{table}: {shown_text(done.notice)}", err=True)
 
 
 @command.command(

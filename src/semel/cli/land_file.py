@@ -275,7 +275,7 @@ def retry(tables: tuple[str, ...], settings: LandSettings, is_json: bool, quiet:
 
         def report(outcome: "RetryOutcome") -> None:
             if line.is_enabled and not (quiet or is_json):
-                line.show(f"{outcome.table}: {counted(outcome.landed, 'row')} landed")
+                line.show(f"{outcome.table}: {counted(outcome.landed, 'message')} landed")
 
         outcomes = retry_dead_letters(spark, plan, chosen, report)
         line.clear()

@@ -6,12 +6,12 @@
 `decoded` has the columns, or why there are none. The steps must be separate projections: Spark
 evaluates an expression as often as it stands in one.
 
-JSON, CSV, text and numbers are decoded by Spark's own expressions, which give no reason: the
-problem is a struct of nulls then, and the sink finds the reason. Other formats are decoded by whole
-Arrow columns.
+CSV, text and numbers are decoded by Spark's own expressions, which give no reason: the problem is a
+struct of nulls then, and the sink finds the reason. JSON and other formats are decoded by whole
+Arrow columns (`decoders`): by a function of Spark, as here, or by the sink (`table_rows.py`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,17 +20,31 @@ from pyspark.sql import Column
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from semel.pipeline.arrow_decoding import ArrowDecoding, Decompression
 from semel.pipeline.decoders.formats import make_decoder
 from semel.pipeline.errors import OptionError
-from semel.pipeline.json_decoding import CORRUPT, JsonColumns, JsonText
 from semel.pipeline.landing_errors import first_line
 from semel.pipeline.landing_file import LandedTable
 
+# The column that has the record if Spark cannot read it.
+CORRUPT: Final = "_corrupt"
 # Where and why a message cannot be decoded.
-BAD_TYPE: Final = "struct<reason: string, column: string, byte: int>"
+BAD_TYPE: Final = StructType(
+    [
+        StructField("reason", StringType()),
+        StructField("column", StringType()),
+        StructField("byte", IntegerType()),
+    ]
+)
 NUMBER: Final = r"\A[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\z"
 WHITE: Final = " \t\r\n"
 _NUMERIC: Final = ("byte", "short", "integer", "long", "float", "double", "decimal")
@@ -42,6 +56,10 @@ class ColumnDecoding:
     `plain` is a struct of `value`, a payload that is null for messages of other tables, and
     `problem`.
     """
+
+    # How whole Arrow columns of payloads are decoded, if the format can be. They may be compressed;
+    # other decodings take them without compression.
+    by_arrow: ArrowDecoding | None = None
 
     def __init__(self, columns: StructType) -> None:
         self.columns = columns
@@ -106,43 +124,6 @@ class TextDecoding(ColumnDecoding):
         return found
 
 
-class JsonDecoding(TextDecoding):
-    """JSON objects."""
-
-    def __init__(self, columns: StructType) -> None:
-        super().__init__(columns)
-        self._json = JsonColumns(columns)
-
-    def _parse(self, text: Column) -> Column:
-        return self._json.parsed(text)
-
-    def _fits(self, found: Column) -> Column:
-        return self._json.fits(found)
-
-    def _column(self, found: Column, name: str) -> Column:
-        return self._json.column(found, name)
-
-
-class JsonTextDecoding(TextDecoding):
-    """Any JSON value, as its text."""
-
-    def __init__(self, columns: StructType) -> None:
-        super().__init__(columns)
-        self._json = JsonText()
-
-    def _parse(self, text: Column) -> Column:
-        return sf.when(
-            text.isNotNull(),
-            sf.struct(text.alias("text"), self._json.parsed(text).alias("json")),
-        )
-
-    def _fits(self, found: Column) -> Column:
-        return self._json.fits(found["json"])
-
-    def _column(self, found: Column, name: str) -> Column:
-        return found["text"]
-
-
 class NumberDecoding(TextDecoding):
     """A number as text."""
 
@@ -185,23 +166,21 @@ class CsvDecoding(TextDecoding):
 
 
 class ArrowColumnsDecoding(ColumnDecoding):
-    """A format that is decoded by whole Arrow columns."""
+    """A format that is decoded by whole Arrow columns, and decompressed there."""
 
     def __init__(self, table: LandedTable, columns: StructType) -> None:
         super().__init__(columns)
         schema = to_arrow_schema(columns, timezone="UTC")
-        made = ArrowDecoding(make_decoder(table.decoder, schema, table.options))
+        decoder = make_decoder(table.decoder, schema, table.options)
+        self.by_arrow = ArrowDecoding(decoder, table.compression)
         value = StructType([StructField(each.name, each.dataType) for each in columns.fields])
-        self._decode = arrow_function(made, value.simpleString())
+        self._decode = _decoding_function(self.by_arrow, value)
 
     def parsed(self, plain: Column) -> Column:
-        return sf.struct(
-            plain["problem"].alias("problem"), self._decode(plain["value"]).alias("found")
-        )
+        return self._decode(plain["value"])
 
     def decoded(self, fitting: Column) -> Column:
-        found = fitting["found"]
-        return _outcome(found["value"], sf.coalesce(fitting["problem"], found["problem"]))
+        return fitting
 
 
 def _outcome(value: Column, problem: Column) -> Column:
@@ -217,29 +196,43 @@ def decoding_of(table: LandedTable) -> ColumnDecoding:
         return TextDecoding(columns)
     if table.decoder == "number":
         return NumberDecoding(columns)
-    if table.decoder == "json":
-        return JsonDecoding(columns)
-    if table.decoder == "json_text":
-        return JsonTextDecoding(columns)
     if table.decoder == "csv":
         return CsvDecoding(columns, str(table.options.get("separator", ",")))
     try:
         return ArrowColumnsDecoding(table, columns)
     except OptionError as problem:
         raise OptionError(f"table {table.name}: {problem}") from None
+    except PySparkException as problem:
+        reason = first_line(str(problem))
+        raise OptionError(f"table {table.name}: columns {table.columns!r}: {reason}") from None
 
 
-def arrow_function(
-    decode: "Decompression | ArrowDecoding", value: str
-) -> Callable[[Column], Column]:
+def _decoding_function(decoding: ArrowDecoding, value: DataType) -> Callable[[Column], Column]:
     """A function of Spark that gives a struct of `value` and `problem`, by whole Arrow columns."""
 
     def function(payloads: pa.Array) -> pa.Array:
-        return decode(payloads)
+        return decoding(payloads)
 
-    returned = f"struct<value: {value}, problem: {BAD_TYPE}>"
-    made: Any = arrow_udf(function, returned)  # type: ignore[call-overload]
+    made: Any = arrow_udf(function, _outcome_type(value))  # type: ignore[call-overload]
     return lambda column: made(column)
+
+
+def decompressed(payload: Column, codec: str) -> Column:
+    """A struct of `value`, the decompressed payload, and `problem`."""
+    decompress = Decompression(codec)
+
+    # Spark takes as many arrays as it is given: a batch of payloads can become too long for one.
+    def function(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        return decompress(batches)
+
+    made: Any = arrow_udf(function, _outcome_type(BinaryType()))  # type: ignore[call-overload]
+    found: Column = made(payload)
+    return found
+
+
+def _outcome_type(value: DataType) -> StructType:
+    # A type, and not its text: names of columns may need quotes.
+    return StructType([StructField("value", value), StructField("problem", BAD_TYPE)])
 
 
 def _declared_columns(table: LandedTable) -> StructType:

@@ -7,12 +7,8 @@ similar size are merged when there are `small_files` of them, so that each byte 
 few times on its way to a file of the target size (a merge tree, as in an LSM store). In a partition
 that has not been written for an hour all files below the target are merged.
 
-The commit is made only as the version right after one in which all merged files are live. delta-rs
-1.6 would otherwise rebase it over the commit of another program that has merged the same files, and
-duplicate all of their rows: its conflict check ignores commits that change no data. With
-`max_commit_retries=0` it fails instead. Then the table is read again: if the files are still live,
-the commit is retried; if not, the work is discarded. A landing neither waits nor fails: an append
-does not conflict with a compaction.
+Rows keep their order, or are sorted by the columns of the table property `semel.clusterBy`
+(`clustering.py`). The commit loses every conflict (`live_files.py`).
 
 The originals are deleted some hours after the commit, so the new file must be correct. Rows are
 used only if the checksums of their pages match, if the file has the columns of the table, and if it
@@ -28,33 +24,26 @@ which may have succeeded after all.
 """
 
 import json
-import re
 import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable
-from deltalake.exceptions import DeltaError
-from deltalake.transaction import AddAction, PostCommitHookProperties, RemoveAction
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction
 
 from semel.counts import count
-from semel.pipeline.delta_errors import one_line, table_errors
-from semel.pipeline.delta_fsync import fsync_commit
+from semel.pipeline.arrow_types import plain_field
+from semel.pipeline.clustering import CLUSTER_ROWS, cluster_columns, sort_keys, sorted_pieces
+from semel.pipeline.delta_errors import one_line
 from semel.pipeline.errors import TableError
-from semel.pipeline.files import (
-    GROUP_ROWS,
-    TableFolder,
-    open_parquet_writer,
-    partition_value,
-    statistics_from,
-)
+from semel.pipeline.files import GROUP_ROWS, TableFolder, open_parquet_writer, statistics_from
+from semel.pipeline.live_files import LiveFile, check_plain_files, replace_files
 from semel.store.roots import without_secrets
 from semel.store.segments import encode_group_bytes, group_bytes
 
@@ -69,33 +58,7 @@ CLOSED_SECONDS: Final = 3600.0
 GROUP_BYTES: Final = 64 * 1024 * 1024
 READ_BYTES: Final = 16 * 1024 * 1024
 READ_ROWS: Final = 64 * 1024
-# Attempts to commit when other commits are first, and the delay between them.
-ATTEMPTS: Final = 20
-WAIT_SECONDS: Final = 0.05
-# File names that all writers encode alike in the log, except for '%'.
-_PLAIN_PATH: Final = re.compile(r"[A-Za-z0-9=._/%-]+", re.ASCII)
-# How our commits record their operation; delta-rs itself records WRITE.
-OPERATION_KEY: Final = "semel.operation"
 OPTIMIZE: Final = "OPTIMIZE"
-
-
-@dataclass(frozen=True)
-class LiveFile:
-    """A live file of one version of a table."""
-
-    # As in the log.
-    path: str
-    size: int
-    # None if the log does not say.
-    rows: int | None
-    # In milliseconds.
-    modified: int
-    partition: tuple[tuple[str, str | None], ...]
-
-    @property
-    def disk_path(self) -> str:
-        """Its path relative to the table, as it is on disk."""
-        return unquote(self.path)
 
 
 @dataclass(frozen=True)
@@ -118,37 +81,7 @@ class DamagedFile(UnmergeableFiles):
     """A file does not hold what was written; it was not compacted."""
 
 
-class Overtaken(Exception):
-    """Other programs rewrote the files first: nothing was committed, and nothing is wrong."""
-
-
 # --- planning -------------------------------------------------------------------------------------
-
-
-def list_files(table: DeltaTable) -> list[LiveFile]:
-    """The files of the loaded version."""
-    columns = table.metadata().partition_columns
-    actions = pa.table(table.get_add_actions(flatten=True))
-    names = actions.column_names
-    parts = [actions.column(f"partition.{name}").to_pylist() for name in columns]
-    if "num_records" in names:
-        counts = actions.column("num_records").to_pylist()
-    else:
-        counts = [None] * actions.num_rows
-    found = []
-    for place, (path, size, rows, modified) in enumerate(
-        zip(
-            actions.column("path").to_pylist(),
-            actions.column("size_bytes").to_pylist(),
-            counts,
-            actions.column("modification_time").to_pylist(),
-            strict=True,
-        )
-    ):
-        values = (partition_value(part[place]) for part in parts)
-        partition = tuple(zip(columns, values, strict=True))
-        found.append(LiveFile(path, size, rows, modified, partition))
-    return found
 
 
 def plan_all(files: Iterable[LiveFile], target_bytes: int) -> list[list[LiveFile]]:
@@ -213,32 +146,15 @@ def _fill(files: Sequence[LiveFile], target_bytes: int) -> list[list[LiveFile]]:
 # --- merging --------------------------------------------------------------------------------------
 
 
-def check_can_compact(address: str, table: DeltaTable) -> None:
-    """Raise TableError for a table whose rows are not exactly those in its files."""
-    protocol = table.protocol()
-    features = [*(protocol.reader_features or ())]
-    if protocol.min_reader_version > 1 and not set(features) <= {"timestampNtz"}:
-        names = ", ".join(features) or f"version {protocol.min_reader_version}"
-        raise TableError(
-            f"{without_secrets(address)} requires reader feature {names}, and semel does not "
-            "compact such tables: use OPTIMIZE of the program that writes it"
-        )
-
-
 def compact(address: str, table: DeltaTable, groups: Sequence[Sequence[LiveFile]]) -> Compacted:
     """Merge each group into one file, with one commit, which is durable when this returns.
 
     Raises Overtaken if other programs have rewritten the files meanwhile, and TableError.
     """
-    check_can_compact(address, table)
+    check_plain_files(address, table, operation="compact such tables: use OPTIMIZE")
     removed = [file for group in groups for file in group]
     for file in removed:
-        # delta-rs encodes the names of removed files itself. If the writer that added a file
-        # encoded its name differently, it would stay in the table beside its replacement.
-        if (
-            not _PLAIN_PATH.fullmatch(file.disk_path)
-            or file.disk_path.replace("%", "%25") != file.path
-        ):
+        if not file.is_removable:
             raise UnmergeableFiles(
                 f"{without_secrets(address)}: semel cannot compact file {file.path} because of its"
                 " name: use OPTIMIZE of the program that writes the table"
@@ -246,15 +162,18 @@ def compact(address: str, table: DeltaTable, groups: Sequence[Sequence[LiveFile]
     folder = TableFolder(address)
     columns = pa.schema(table.schema())
     nulls = _null_counts(table, {file.path for file in removed})
+    clustered = cluster_columns(table)
     written: list[AddAction] = []
     try:
         for group in groups:
-            written.append(_rewrite(_Sources(folder, group, columns, nulls)))
+            written.append(_rewrite(_Sources(folder, group, columns, nulls, clustered.columns)))
     except BaseException:
         for new in written:
             folder.discard(new.path)
         raise
-    version = _commit(address, table, written, removed)
+    version = replace_files(
+        address, table, written, removed, operation=OPTIMIZE, changes_rows=False
+    )
     return Compacted(
         version=version,
         files_added=len(written),
@@ -289,21 +208,26 @@ class _Sources:
         group: Sequence[LiveFile],
         columns: pa.Schema,
         nulls: Mapping[str, Mapping[str, int]],
+        cluster_by: Sequence[str] = (),
     ) -> None:
-        """`columns` is the schema of the table, `nulls` the null counts by path and column."""
+        """`columns` is the schema of the table, `nulls` the null counts by path and column.
+
+        With `cluster_by`, rows are sorted by these columns, as far as the files have them.
+        """
         self.folder = folder
         self.group = group
         self.shown = without_secrets(folder.address)
         self._columns = columns
         self._nulls = nulls
         self.schema = self._common_schema()
+        self._keys = sort_keys(cluster_by, self.schema) if cluster_by else ()
 
     def _common_schema(self) -> pa.Schema:
         """The columns of all files; a column is null for the rows of files that lack it."""
         found: dict[str, pa.Schema] = {}
         for file in self.group:
             with self._damage(file), self.folder.open_parquet(file.disk_path) as opened:
-                schema = pa.schema([_plain_field(field) for field in opened.schema_arrow])
+                schema = pa.schema([plain_field(field) for field in opened.schema_arrow])
             if str(schema) not in found:
                 self._check_columns(file, schema)
                 found[str(schema)] = schema
@@ -318,7 +242,7 @@ class _Sources:
         partition = [name for name, _ in file.partition]
         for field in schema:
             if field.name in self._columns.names:
-                expected = _plain_field(self._columns.field(field.name)).type
+                expected = plain_field(self._columns.field(field.name)).type
                 if pa.types.is_nested(field.type) or _is_like(field.type, expected):
                     continue
                 found = f"its column {field.name!r} is {field.type}, but {expected} in the table"
@@ -344,6 +268,19 @@ class _Sources:
 
     def row_groups(self, *, verify: bool = True) -> Iterator[pa.Table]:
         """All rows, in pieces that fit into memory; the same pieces each time."""
+        if not self._keys:
+            return self._pieces(verify=verify)
+        return sorted_pieces(
+            self._pieces(verify=verify),
+            self._keys,
+            piece_rows=CLUSTER_ROWS,
+            piece_bytes=GROUP_BYTES,
+            # Beside the table, because the folder for temporary files may be in memory.
+            folder=self.folder.local,
+        )
+
+    def _pieces(self, *, verify: bool) -> Iterator[pa.Table]:
+        """All rows in the order of the files."""
         pending: list[pa.Table] = []
         rows = size = 0
         for file in self.group:
@@ -402,7 +339,7 @@ def _is_like(found: pa.DataType, expected: pa.DataType) -> bool:
 
 
 def _rewrite(sources: _Sources) -> AddAction:
-    """Write the rows of a group, in their order, to one file; durable and verified."""
+    """Write the rows of a group to one file; durable and verified."""
     above = sources.group[0].disk_path.rpartition("/")[0]
     name = f"part-{secrets.token_hex(16)}.zstd.parquet"
     path = f"{above}/{name}" if above else name
@@ -481,20 +418,6 @@ def _is_same(found: pa.Table, expected: pa.Table) -> bool:
     )
 
 
-def _plain_field(field: pa.Field) -> pa.Field:
-    """A nullable column with the type of Delta that corresponds to an Arrow type."""
-    kind = field.type
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        kind = pa.string()
-    elif pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
-        kind = pa.binary()
-    elif pa.types.is_timestamp(kind):
-        kind = pa.timestamp("us", tz=None if kind.tz is None else "UTC")
-    return pa.field(field.name, kind, nullable=True)
-
-
 def _with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     if rows.schema.equals(schema):
         return rows
@@ -505,67 +428,3 @@ def _with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
         for field in schema
     ]
     return pa.table(columns, schema=schema)
-
-
-# --- committing -----------------------------------------------------------------------------------
-
-
-def _commit(
-    address: str, table: DeltaTable, added: Sequence[AddAction], removed: Sequence[LiveFile]
-) -> int:
-    """Replace files by others that hold the same rows; returns the new version."""
-    merged = {file.path for file in removed}
-    new = {file.path for file in added}
-    at = time.time_ns() // 1_000_000
-    actions: list[AddAction | RemoveAction] = [
-        *added,
-        *(
-            RemoveAction(file.disk_path, False, at, file.size, dict(file.partition))
-            for file in removed
-        ),
-    ]
-    with table_errors(address):
-        for _ in range(ATTEMPTS):
-            table.update_incremental()
-            live = {file.path for file in list_files(table)}
-            if not merged <= live:
-                if {unquote(path) for path in live} >= new:
-                    # The commit succeeded, although an error was reported.
-                    return _fsync(address, table.version())
-                raise Overtaken
-            version = table.version() + 1
-            try:
-                table.create_write_transaction(
-                    actions,
-                    "append",
-                    table.schema(),
-                    list(table.metadata().partition_columns) or None,
-                    commit_properties=CommitProperties(
-                        # Only as the next version: see the module docstring.
-                        max_commit_retries=0,
-                        custom_metadata={OPERATION_KEY: OPTIMIZE},
-                    ),
-                    post_commithook_properties=PostCommitHookProperties(
-                        create_checkpoint=False, cleanup_expired_logs=False
-                    ),
-                )
-            except DeltaError as problem:
-                table.update_incremental()
-                if table.version() < version:
-                    # No other commit was first, so a retry would fail too.
-                    raise TableError(
-                        f"{without_secrets(address)}: {one_line(problem)}"
-                    ) from problem
-                time.sleep(WAIT_SECONDS)
-                continue
-            return _fsync(address, version)
-    raise Overtaken
-
-
-def _fsync(address: str, version: int) -> int:
-    try:
-        fsync_commit(address, version)
-    except OSError as problem:
-        shown = without_secrets(address)
-        raise TableError(f"{shown}: version {version} may not be on disk: {problem}") from problem
-    return version

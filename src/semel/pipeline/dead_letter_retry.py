@@ -17,11 +17,12 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from semel.pipeline.app_transactions import positions_in
+from semel.pipeline.arrow_types import with_plain_types
 from semel.pipeline.dead_letters import (
     PIECE_ROWS,
+    count_messages,
     message_keys,
     read_letters,
-    with_plain_types,
 )
 from semel.pipeline.delta_errors import one_line, table_errors
 from semel.pipeline.delta_fsync import fsync_commit
@@ -38,15 +39,8 @@ from semel.pipeline.lake import dataset_of
 from semel.pipeline.landing_file import LandedTable
 from semel.pipeline.landing_plan import LandingPlan, landing_table
 from semel.pipeline.table import CommitChoice, LandingBatch, Table
-from semel.pipeline.table_rows import (
-    BAD,
-    NEWEST_BY,
-    TableShape,
-    needed_columns,
-    rows_of_tables,
-    without_ansi,
-)
-from semel.pipeline.tables_sink import rows_of_table
+from semel.pipeline.table_rows import TableShape, needed_columns, rows_of_tables, without_ansi
+from semel.pipeline.table_split import TableSplit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,10 +52,11 @@ _KEY: Final = ("node", "seq")
 
 @dataclass(frozen=True)
 class RetryOutcome:
-    """What became of the dead letters of one table."""
+    """What became of the dead letters of one table: numbers of messages."""
 
     table: str
-    # Added to the table now; there already; and left out by the filter of the table.
+    # Added to the table now; there already; and without a row, because of the filter of the table
+    # or an empty array.
     landed: int = 0
     known: int = 0
     left_out: int = 0
@@ -139,27 +134,27 @@ def _retry(
     with without_ansi(spark):
         frame, (shape,) = rows_of_tables(messages, [table], {})
         decoded = frame.toArrow()
-    if decoded.num_rows != letters.num_rows:
+    found = count_messages(decoded)
+    if found != letters.num_rows:
         raise PipelineError(
-            f"table {table.name}: Spark has decoded {decoded.num_rows} of {letters.num_rows} dead"
-            " letters: nothing was changed"
+            f"table {table.name}: Spark has decoded {found} of {letters.num_rows} dead letters:"
+            " nothing was changed"
         )
     target = Table(landing_table(plan.lake, table.name))
-    rows = rows_of_table(decoded, 0, shape)
-    bad = decoded.filter(decoded.column(f"{BAD}0").is_valid())
+    rows, bad = TableSplit(0, shape, plan.stream).split(decoded)
     adding = _Adding(target, plan.stream, rows, shape)
     adding.commit()
     # A message without a row was left out by the filter, which is what the landing does, too.
     done = _without(letters.select(_KEY), [bad, adding.waiting])
     _delete(dead, plan.stream, table.name, done)
-    left_out = letters.num_rows - rows.num_rows - bad.num_rows
+    with_rows, waiting = count_messages(rows), count_messages(adding.waiting)
     return RetryOutcome(
         table.name,
         landed=adding.landed,
-        known=rows.num_rows - adding.landed - adding.waiting.num_rows,
-        left_out=left_out,
+        known=with_rows - adding.landed - waiting,
+        left_out=letters.num_rows - with_rows - bad.num_rows,
         bad=bad.num_rows + others,
-        waiting=adding.waiting.num_rows,
+        waiting=waiting,
     )
 
 
@@ -171,9 +166,10 @@ class _Adding:
         self._stream = stream
         self._rows = rows
         self._shape = shape
-        # Rows that were added, and those that the landing has not passed.
+        # Messages whose rows were added, and rows that the landing has not passed.
         self.landed = 0
         self.waiting = rows.slice(0, 0)
+        self._selected = 0
 
     def commit(self) -> None:
         """Commit the rows that the table lacks. Raises TableError."""
@@ -199,10 +195,10 @@ class _Adding:
                 may_add_columns=True,
                 select=self._select,
                 key=self._shape.latest_by,
-                newest_by=NEWEST_BY if self._shape.latest_by else (),
+                newest_by=self._shape.newest_by,
             )
         )
-        self.landed = outcome.rows
+        self.landed = self._selected if outcome.rows else 0
 
     def _new_rows(self, loaded: DeltaTable) -> pa.Table:
         """The rows that a version of the table lacks, and the landing has passed."""
@@ -228,6 +224,7 @@ class _Adding:
     def _select(self, loaded: DeltaTable, files: Sequence[DataFile]) -> CommitChoice:
         """Decides again what is new: another program may have committed since."""
         new = self._new_rows(loaded)
+        self._selected = count_messages(new)
         if new.num_rows == sum(each.rows for each in files):
             return files, []
         kept: list[DataFile] = []

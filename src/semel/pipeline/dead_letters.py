@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, Transaction
 from pyspark.sql.types import StructType
 
+from semel.pipeline.arrow_types import with_plain_types
 from semel.pipeline.files import REPEATED, DataFile, TableFolder, TableLayout, write_files
-from semel.pipeline.json_decoding import explain_json
 from semel.pipeline.lake import dataset_of
 from semel.pipeline.landing_file import ALWAYS
 from semel.pipeline.source_columns import COLUMNS as RECORD_COLUMNS
@@ -87,7 +87,7 @@ def schema_json(record: Iterable[str]) -> str:
 
 
 def explain(payload: bytes, shape: "TableShape") -> "Problem":
-    """Why Spark could not decode a payload."""
+    """Why Spark could not decode a payload of text, a number, or CSV."""
     from semel.pipeline.decoders.compression import decompress
     from semel.pipeline.decoders.outcome import Problem
 
@@ -101,8 +101,6 @@ def explain(payload: bytes, shape: "TableShape") -> "Problem":
             return problems[0]
         payload = plain[0].as_py()
     columns = StructType.fromJson(json.loads(shape.decoded))
-    if shape.decoder in ("json", "json_text"):
-        return explain_json(payload, columns if shape.decoder == "json" else None)
     if not payload and shape.decoder != "text":
         return Problem("the payload is empty")
     try:
@@ -229,26 +227,13 @@ def read_letters(
             yield rows
 
 
-def with_plain_types(rows: pa.Table) -> pa.Table:
-    """The same rows, with text and bytes in Arrow's plain types."""
-    return rows.cast(pa.schema([field.with_type(_plain_type(field.type)) for field in rows.schema]))
-
-
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
-        return pa.string()
-    if pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
-        return pa.binary()
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_plain_type(kind.value_type)))
-    if pa.types.is_struct(kind):
-        fields = [kind.field(place) for place in range(kind.num_fields)]
-        return pa.struct([field.with_type(_plain_type(field.type)) for field in fields])
-    return kind
-
-
 def message_keys(rows: pa.Table) -> pa.Array:
     """One text for each message: its node and seq."""
     seqs = pc.cast(rows.column("seq"), pa.string())
     joined = pc.binary_join_element_wise(rows.column("node"), seqs, "/")
     return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
+
+
+def count_messages(rows: pa.Table) -> int:
+    """The number of messages that these rows are of. A message can have several rows."""
+    return len(message_keys(rows).unique())

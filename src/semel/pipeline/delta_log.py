@@ -28,6 +28,10 @@ from semel.store.roots import Root
 FOLDER: Final = "_delta_log"
 # The key in commitInfo under which our commits record the number of rows that they add.
 COMMIT_MARKER: Final = "semel.rows"
+# The key in commitInfo of the operation of our commits; delta-rs itself records WRITE.
+OPERATION_KEY: Final = "semel.operation"
+# The operation that removes rows because of their age.
+RETENTION: Final = "RETENTION"
 RESTORE: Final = "RESTORE"
 
 
@@ -55,8 +59,7 @@ class LogEntry:
     @property
     def operation(self) -> str:
         """The operation, or an empty string if the entry does not say."""
-        # delta-rs records every commit of files as WRITE.
-        found = self.commit_info.get("semel.operation") or self.commit_info.get("operation")
+        found = self.commit_info.get(OPERATION_KEY) or self.commit_info.get("operation")
         return str(found or "")
 
     @property

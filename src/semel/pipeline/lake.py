@@ -110,6 +110,8 @@ class Optimized:
     bytes_added: int
     files_removed: int
     bytes_removed: int
+    # What is wrong with the columns by which the table says to sort rows, or an empty string.
+    notice: str = ""
 
 
 @dataclass(frozen=True)
@@ -462,7 +464,9 @@ def optimize(lake: str, table: str, *, target_bytes: int = TARGET_BYTES) -> Opti
     Raises TableError.
     """
     opened = open_table(lake, table)
-    from semel.pipeline.compaction import Overtaken, compact, list_files, plan_all
+    from semel.pipeline.clustering import cluster_columns
+    from semel.pipeline.compaction import compact, plan_all
+    from semel.pipeline.live_files import Overtaken, list_files
 
     address = table_address(lake, table)
     done = []
@@ -487,6 +491,7 @@ def optimize(lake: str, table: str, *, target_bytes: int = TARGET_BYTES) -> Opti
         bytes_added=sum(each.bytes_added for each in done),
         files_removed=sum(each.files_removed for each in done),
         bytes_removed=sum(each.bytes_removed for each in done),
+        notice=cluster_columns(opened).problem if done else "",
     )
 
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from semel.extras import need
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.lake_address import local_folder
+from semel.pipeline.landing_clock import LandingClock
 from semel.pipeline.landing_errors import is_spark_gone, is_worker_late, spark_errors
 from semel.pipeline.landing_plan import LandingPlan, check_can_be_created
 from semel.pipeline.maintenance_process import Maintenance, describe
@@ -210,26 +211,43 @@ class Landing:
     @contextmanager
     def _maintained(self, *, once: bool) -> Iterator[None]:
         """Maintain the tables during the block; with `once`, in one pass after it if necessary."""
-        policy = self.plan.maintenance
-        if policy is None:
-            yield
-            return
         # One table at a time: landing needs the processors more.
         turn = threading.Lock()
         with ExitStack() as stack:
-            for each in self._target.watched:
-                made = Maintenance(each.table.address, policy, self._emit_of(each), turn=turn)
+            clock = self._retention_clock()
+            maintained = [each for each in self._target.watched if each.policy is not None]
+            for each in maintained:
+                assert each.policy is not None
+                made = Maintenance(
+                    each.table.address,
+                    each.policy,
+                    self._emit_of(each),
+                    turn=turn,
+                    clock=None if each.policy.retention is None else clock,
+                )
                 made.note_version(each.version)
                 self._maintenance[each.name] = made
                 stack.callback(made.stop)
                 if not once:
                     made.start()
             yield
-            for each in self._target.watched if once else ():
-                table = each.table.load()
-                if table is not None and len(table.file_uris()) >= policy.small_files:
-                    if not self._stopping.is_set():
-                        self._maintenance[each.name].run_once(until=self._stopping)
+            for each in maintained if once else ():
+                if each.needs_pass(clock) and not self._stopping.is_set():
+                    self._maintenance[each.name].run_once(until=self._stopping)
+
+    def _retention_clock(self) -> Callable[[], float] | None:
+        """The clock by which old rows are removed; None if all tables keep them."""
+        tables = self._target.watched
+        kept = [each.policy.retention for each in tables if each.policy is not None]
+        retentions = [each for each in kept if each is not None]
+        if not retentions:
+            return None
+
+        def newest() -> float | None:
+            found = [each.newest_received() for each in tables if each.policy is not None]
+            return max((each for each in found if each is not None), default=None)
+
+        return LandingClock(self.plan.checkpoint, longest=max(retentions), newest=newest).now
 
     def _emit_of(self, watched: "WatchedTable") -> Callable[[Event], None]:
         """Reports an action of maintenance; with the name of the table if there are several."""

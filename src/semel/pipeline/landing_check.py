@@ -1,11 +1,11 @@
 """What a landing file makes of recorded messages, before anything lands; and columns from them.
 
-The check runs the same expressions as the landing, on the last messages of the record.
+The check runs the same expressions and decoders as the landing, on the last messages of the record.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,20 +13,15 @@ import pyarrow as pa
 from pyspark.sql import functions
 from pyspark.sql.types import ArrayType, DataType, StructType
 
-from semel.pipeline.dead_letters import dead_letters_of
+from semel.pipeline.cluster_by import check_cluster_by
+from semel.pipeline.dead_letters import count_messages
 from semel.pipeline.errors import OptionError, PipelineError, TableError
 from semel.pipeline.landing_file import LandedTable
 from semel.pipeline.landing_plan import LandingPlan, landing_table
 from semel.pipeline.stream_record import StreamRecord
 from semel.pipeline.table import LandingBatch, Table
-from semel.pipeline.table_rows import (
-    BAD,
-    TableShape,
-    needed_columns,
-    rows_of_tables,
-    without_ansi,
-)
-from semel.pipeline.tables_sink import rows_of_table
+from semel.pipeline.table_rows import TableShape, needed_columns, rows_of_tables, without_ansi
+from semel.pipeline.table_split import TableSplit
 from semel.pipeline.topic_template import LandingTemplate
 
 if TYPE_CHECKING:
@@ -58,7 +53,8 @@ class TableCheck:
 
     table: str
     topic: str
-    # Messages that the template takes; those that become rows; those that the filter leaves out.
+    # Messages that the template takes; the rows that they become; messages without a row, because
+    # of the filter or an empty array.
     taken: int
     rows: int
     left_out: int
@@ -90,8 +86,11 @@ def check_landing(spark: "SparkSession", plan: LandingPlan, count: int) -> FileC
     messages = last_messages(spark, plan, count, needed_columns(tables))
     with without_ansi(spark):
         frame, shapes = rows_of_tables(messages, tables, {})
+        check_clusters(tables, shapes)
         found = frame.toArrow()
-    topics = found.column("topic").to_pylist()
+    # A message has several rows if a table explodes an array.
+    by_message = found.group_by(["node", "seq"], use_threads=False).aggregate([("topic", "first")])
+    topics = by_message.column("topic_first").to_pylist()
     is_taken = {
         topic: [each.template.explain(topic) is None for each in tables] for topic in set(topics)
     }
@@ -116,8 +115,7 @@ def _check_table(
     place: int,
     taken: int,
 ) -> TableCheck:
-    rows = rows_of_table(found, place, shape)
-    bad = found.filter(found.column(f"{BAD}{place}").is_valid())
+    rows, letters = TableSplit(place, shape, plan.stream).split(found)
     new, problem = fit_of(plan, shape)
     columns = {
         each.name: each.dataType.simpleString()
@@ -128,13 +126,24 @@ def _check_table(
         topic=table.template.text,
         taken=taken,
         rows=rows.num_rows,
-        left_out=taken - rows.num_rows - bad.num_rows,
-        bad=_grouped(dead_letters_of(bad, f"{BAD}{place}", shape, plan.stream)),
+        left_out=taken - count_messages(rows) - letters.num_rows,
+        bad=_grouped(letters),
         columns=columns,
         sample=tuple(rows.slice(0, SHOWN_ROWS).to_pylist()),
         new_columns=new,
         problem=problem,
     )
+
+
+def check_clusters(tables: Sequence[LandedTable], shapes: Sequence[TableShape]) -> None:
+    """Raise OptionError unless the rows of each table can be sorted as it says."""
+    for table, shape in zip(tables, shapes, strict=True):
+        fields = StructType.fromJson(json.loads(shape.schema)).fields
+        kinds = {each.name: each.dataType.simpleString() for each in fields}
+        try:
+            check_cluster_by(table.cluster_by, kinds, table.partition_by)
+        except OptionError as problem:
+            raise OptionError(f"table {table.name}: {problem}") from None
 
 
 def fit_of(plan: LandingPlan, shape: TableShape) -> tuple[tuple[str, ...], str | None]:
@@ -220,6 +229,8 @@ class InferredTable:
     messages: int
     # Messages that are not of this kind.
     others: int
+    # Columns with arrays of structs, which could become rows.
+    arrays: tuple[str, ...] = ()
 
     def as_toml(self) -> str:
         """The table as a part of a landing file."""
@@ -231,6 +242,8 @@ class InferredTable:
         ]
         if self.columns is not None:
             lines.append(f"columns = {json.dumps(self.columns)}")
+        for name in self.arrays:
+            lines.append(f"# explode = {json.dumps(name)}  # a row for each element")
         return "\n".join(lines) + "\n"
 
 
@@ -255,8 +268,11 @@ def infer_table(
             objects.append(payload.decode())
     decoder, messages = kinds.most_common(1)[0]
     ddl = None
+    arrays: tuple[str, ...] = ()
     if decoder == "json":
-        ddl = _inferred_columns(spark, objects)
+        fields = _inferred_columns(spark, objects)
+        ddl = _columns_ddl(fields)
+        arrays = tuple(each.name for each in fields.fields if _is_array_of_structs(each.dataType))
     elif decoder == "number":
         is_whole = all(each.strip().lstrip(b"+-").isdigit() for each in payloads)
         ddl = "value BIGINT" if is_whole else "value DOUBLE"
@@ -267,6 +283,7 @@ def infer_table(
         columns=ddl,
         messages=len(payloads),
         others=len(payloads) - messages,
+        arrays=arrays,
     )
 
 
@@ -285,7 +302,7 @@ def _kind_of(payload: bytes) -> str:
     return "number" if type(value) in (int, float) else "json_text"
 
 
-def _inferred_columns(spark: "SparkSession", objects: list[str]) -> str:
+def _inferred_columns(spark: "SparkSession", objects: list[str]) -> StructType:
     """The columns of these JSON objects, as Spark infers them."""
     text = functions.lit(f"[{','.join(objects)}]")
     options = {"inferTimestamp": "true", "timeZone": "UTC"}
@@ -295,11 +312,20 @@ def _inferred_columns(spark: "SparkSession", objects: list[str]) -> str:
     element = kind.elementType
     if not isinstance(element, StructType) or not element.fields:
         raise OptionError("the JSON objects of the last messages are empty: there is no column")
+    return element
+
+
+def _is_array_of_structs(kind: DataType) -> bool:
+    return isinstance(kind, ArrayType) and isinstance(kind.elementType, StructType)
+
+
+def _columns_ddl(columns: StructType) -> str:
+    """Spark's DDL, with simple types in capitals."""
     return ", ".join(
         f"{_quoted(each.name)} {each.dataType.simpleString().upper()}"
         if not isinstance(each.dataType, StructType | ArrayType)
         else f"{_quoted(each.name)} {each.dataType.simpleString()}"
-        for each in element.fields
+        for each in columns.fields
     )
 
 

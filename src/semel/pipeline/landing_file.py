@@ -17,15 +17,18 @@ own, so that Spark checks them (`table_rows.py`).
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
+from semel.pipeline.cluster_by import DEFAULT_CLUSTER_BY, default_cluster_by
 from semel.pipeline.errors import OptionError, TableError
 from semel.pipeline.lake_address import check_table_name
+from semel.pipeline.settings import LEAST_RETENTION
 from semel.pipeline.source_columns import COLUMNS, DATE
 from semel.pipeline.topic_template import LandingTemplate, parse_template
+from semel.settings_values import SECONDS, Setting, read_value, unfit
 
 DEAD_LETTERS: Final = "dead_letters"
 # Decoders, and the columns of a table that declares none; None: it must declare them.
@@ -53,13 +56,27 @@ COMPRESSIONS: Final = ("gzip", "zstd", "lz4")
 # Columns that every table has.
 ALWAYS: Final = ("node", "seq", "received", "topic")
 EVENT_TIME: Final = "event_time"
+# A duration of a table, in the notation of all settings.
+LATE_AFTER: Final = Setting(
+    section="table",
+    key="late_after",
+    kind=float,
+    optional=False,
+    default=0.0,
+    help="",
+    minimum=0,
+    maximum=100 * 365 * 86_400,
+    unit=SECONDS,
+)
+RETENTION: Final = replace(LATE_AFTER, key="retention", minimum=LEAST_RETENTION)
 # Columns of the record that a table can have besides.
 MESSAGE_COLUMNS: Final = tuple(
     name for name in COLUMNS if name not in (*ALWAYS, "payload", "dup", "packet_id")
 )
 KEYS: Final = (
     *("name", "topic", "decoder", "compression", "columns", "message_columns", "event_time"),
-    *("computed", "where", "partition_by", "latest_by"),
+    *("explode", "late_after", "computed", "where", "partition_by", "latest_by"),
+    *("cluster_by", "retention"),
 )
 # Options that are files, relative to the landing file.
 _FILES: Final = ("schema_file", "descriptor_file")
@@ -78,13 +95,29 @@ class LandedTable:
     # Options of the decoder; paths of files are absolute.
     options: Mapping[str, object] = field(default_factory=dict)
     message_columns: tuple[str, ...] = ()
+    # A column with an array: each of its elements becomes a row.
+    explode: str | None = None
     # Expressions of Spark SQL.
     event_time: str | None = None
     computed: Mapping[str, str] = field(default_factory=dict)
     where: str | None = None
+    # Seconds from the event time to the receipt of a message, after which it is late.
+    late_after: float | None = None
     partition_by: tuple[str, ...] = (DATE,)
     # If given, the table has only the newest row for each value of these columns.
     latest_by: tuple[str, ...] = ()
+    # The columns by which compaction sorts rows.
+    cluster_by: tuple[str, ...] = DEFAULT_CLUSTER_BY
+    # How long rows stay in the table, in seconds; None: forever.
+    retention: float | None = None
+
+    @property
+    def needs_spark(self) -> bool:
+        """Whether Spark needs the decoded columns, to evaluate expressions or to explode an array.
+
+        `late_after` has an event time, which is an expression.
+        """
+        return bool(self.computed or self.event_time or self.where or self.explode)
 
 
 @dataclass(frozen=True)
@@ -182,11 +215,23 @@ def _parse_table(found: dict[str, Any], folder: Path) -> LandedTable:
     computed = found.get("computed", {})
     if not isinstance(computed, dict) or not all(type(each) is str for each in computed.values()):
         raise OptionError("computed must be names with expressions: { column = 'expression' }")
+    event_time, late_after = _text(found, "event_time"), _seconds(found, LATE_AFTER)
+    if late_after is not None and event_time is None:
+        raise OptionError("late_after needs event_time, the time that `received` is compared with")
     latest_by = _texts(found, "latest_by")
     # The rows of a table with the newest of each are few, and change their date.
     partition_by: tuple[str, ...] = () if latest_by else (DATE,)
     if "partition_by" in found:
         partition_by = _texts(found, "partition_by")
+    cluster_by = default_cluster_by(partition_by)
+    if "cluster_by" in found:
+        cluster_by = _texts(found, "cluster_by")
+    retention = _seconds(found, RETENTION)
+    if retention is not None and latest_by:
+        raise OptionError(
+            "retention cannot be used with latest_by: such a table has the newest row for each"
+            " value, however old it is; land into a second table for rows that expire"
+        )
     return LandedTable(
         name=name,
         template=parse_template(topic),
@@ -195,11 +240,15 @@ def _parse_table(found: dict[str, Any], folder: Path) -> LandedTable:
         compression=compression,
         options=_decoder_options(found, decoder, folder),
         message_columns=message_columns,
-        event_time=_text(found, "event_time"),
+        explode=_text(found, "explode"),
+        event_time=event_time,
         computed=computed,
         where=_text(found, "where"),
+        late_after=late_after,
         partition_by=partition_by,
         latest_by=latest_by,
+        cluster_by=cluster_by,
+        retention=retention,
     )
 
 
@@ -239,6 +288,19 @@ def _text(found: Mapping[str, Any], key: str) -> str | None:
     if not isinstance(value, str) or not value.strip():
         raise OptionError(f"{key} must be text in quotation marks, and not empty")
     return value
+
+
+def _seconds(found: Mapping[str, Any], declared: Setting) -> float | None:
+    """The duration of a key; None if it is missing."""
+    if declared.key not in found:
+        return None
+    value = found[declared.key]
+    try:
+        seconds = read_value(declared, value)
+    except ValueError:
+        raise OptionError(unfit("", declared, value).lstrip()) from None
+    assert isinstance(seconds, float)
+    return seconds
 
 
 def _texts(found: Mapping[str, Any], key: str) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from semel.pipeline.errors import PipelineError
+from semel.pipeline.cluster_by import DEFAULT_CLUSTER_BY, check_cluster_by
+from semel.pipeline.errors import OptionError, PipelineError
 from semel.pipeline.lake_address import (
     checkpoint_folder,
     local_folder,
@@ -15,6 +16,7 @@ from semel.pipeline.lake_address import (
 from semel.pipeline.landing_file import DEAD_LETTERS, LandingFile, read_landing_file
 from semel.pipeline.maintenance_process import Policy
 from semel.pipeline.settings import LandSettings
+from semel.pipeline.source_columns import COLUMNS, DATE
 from semel.store.roots import LocalRoot, Root, RootError, open_root, without_secrets
 
 CHECKPOINTS: Final = "_checkpoints"
@@ -46,6 +48,12 @@ class SparkplugTables:
     @property
     def state(self) -> str:
         return f"{self.prefix}_state"
+
+    def cluster_by(self, table: str) -> tuple[str, ...]:
+        """The columns by which rows of a table are sorted when its files are compacted."""
+        if table == self.metrics:
+            return ("group_id", "edge_node_id", "device_id", "name")
+        return ("group_id", "edge_node_id") if table in (self.nodes, self.gaps) else ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -95,6 +103,7 @@ def make_plan(settings: LandSettings) -> LandingPlan:
     if isinstance(root, LocalRoot):
         # Spark's workers may have another working directory.
         address = str(Path(root.address).absolute())
+    _check_table_settings(settings)
     lake = local_folder(settings.lake)
     file = None
     if settings.landing is None:
@@ -156,7 +165,29 @@ def policy_of(settings: LandSettings) -> Policy | None:
         small_files=settings.small_files,
         file_retention=settings.file_retention,
         log_entries=settings.log_entries,
+        cluster_by=settings.cluster_by,
+        retention=settings.retention,
     )
+
+
+def _check_table_settings(settings: LandSettings) -> None:
+    """Check the settings of one table, which those of a landing file have as keys.
+
+    Raises OptionError.
+    """
+    if settings.landing is None:
+        check_cluster_by(settings.cluster_by, {**COLUMNS, DATE: "date"}, (DATE,))
+        return
+    # They would be ignored otherwise, and rows kept that should be removed.
+    for name, is_default in (
+        ("cluster_by", settings.cluster_by == DEFAULT_CLUSTER_BY),
+        ("retention", settings.retention is None),
+    ):
+        if not is_default:
+            raise OptionError(
+                f"[land] {name} is for landing without a landing file: set {name} of the tables in"
+                f" {settings.landing} instead"
+            )
 
 
 def landing_table(lake: str, table: str) -> str:

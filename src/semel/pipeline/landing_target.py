@@ -11,7 +11,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -22,6 +22,7 @@ from semel.pipeline.app_transactions import positions_in
 from semel.pipeline.commit_probe import probe
 from semel.pipeline.errors import OptionError, PipelineError, TableError
 from semel.pipeline.landing_plan import LandingPlan, landing_table
+from semel.pipeline.maintenance_process import Policy
 from semel.pipeline.resuming import check_resumable
 from semel.pipeline.source_columns import DATE, UTC_DATE
 from semel.pipeline.stream_check import check_landed
@@ -51,6 +52,8 @@ class WatchedTable:
 
     name: str
     table: Table
+    # How it is maintained; None: it is not.
+    policy: Policy | None
     # Whether its rows are those of the stream, so that it has positions.
     has_positions: bool = True
     version: int = -1
@@ -64,6 +67,30 @@ class WatchedTable:
         if loaded is not None:
             self.version = loaded.version()
             self.rows_before = loaded.count()
+
+    def needs_pass(self, clock: Callable[[], float] | None) -> bool:
+        """Whether a single pass of maintenance is worthwhile; `clock` is that of retention."""
+        from semel.pipeline.table_retention import aged_files, expired_files
+
+        loaded = self.table.load()
+        if loaded is None or self.policy is None:
+            return False
+        if len(loaded.file_uris()) >= self.policy.small_files:
+            return True
+        retention = self.policy.retention
+        if retention is None or clock is None:
+            return False
+        return bool(expired_files(aged_files(loaded), retention, now=clock()))
+
+    def newest_received(self) -> float | None:
+        """When the newest row was received, in seconds since 1970; None: unknown. Loads the table.
+
+        Can be called by any thread.
+        """
+        from semel.pipeline.table_retention import newest_received
+
+        loaded = Table(self.table.address).load()
+        return None if loaded is None else newest_received(loaded)
 
     def read_positions(self, stream: str, nodes: Iterable[str]) -> None:
         """Read the positions of these nodes."""
@@ -89,7 +116,7 @@ class OneTable:
 
     def __init__(self, plan: LandingPlan) -> None:
         self.plan = plan
-        self.watched = [WatchedTable(plan.table, Table(plan.table))]
+        self.watched = [WatchedTable(plan.table, Table(plan.table), plan.maintenance)]
 
     def check(self) -> None:
         """Check, before Spark starts, that table and checkpoint fit. Raises PipelineError."""
@@ -184,15 +211,24 @@ class FileTables:
         names = [each.name for each in self.file.tables]
         self.addresses = [landing_table(plan.lake, name) for name in names]
         self.watched = [
-            WatchedTable(name, Table(address))
-            for name, address in zip(names, self.addresses, strict=True)
+            WatchedTable(
+                each.name,
+                Table(address),
+                table_policy(plan, cluster_by=each.cluster_by, retention=each.retention),
+            )
+            for each, address in zip(self.file.tables, self.addresses, strict=True)
         ]
         self._checkpoints = RunCheckpoints(plan.checkpoint)
         # What the sink of the last query was given.
         self._passed: TablesPlan | None = None
         self.dead_letters = landing_table(plan.lake, self.file.dead_letters)
         self.watched.append(
-            WatchedTable(self.file.dead_letters, Table(self.dead_letters), has_positions=False)
+            WatchedTable(
+                self.file.dead_letters,
+                Table(self.dead_letters),
+                table_policy(plan),
+                has_positions=False,
+            )
         )
 
     def check(self) -> None:
@@ -215,7 +251,7 @@ class FileTables:
     def start(self, spark: "SparkSession", *, once: bool) -> "StreamingQuery":
         """Start the query."""
         from semel.pipeline.dead_letters import schema_json
-        from semel.pipeline.landing_check import fit_of
+        from semel.pipeline.landing_check import check_clusters, fit_of
         from semel.pipeline.table_rows import needed_columns, rows_of_tables, without_ansi
         from semel.pipeline.tables_sink import NAME, TablesPlan, TablesSink
 
@@ -236,6 +272,7 @@ class FileTables:
         )
         with without_ansi(spark):
             rows, shapes = rows_of_tables(messages, self.file.tables, landed)
+            check_clusters(self.file.tables, shapes)
             for shape in shapes:
                 _, problem = fit_of(plan, shape)
                 if problem is not None:
@@ -295,7 +332,12 @@ class SparkplugTarget:
         self.plan = plan
         self.tables = plan.sparkplug
         self.watched = [
-            WatchedTable(name, Table(landing_table(plan.lake, name)), has_positions=has_positions)
+            WatchedTable(
+                name,
+                Table(landing_table(plan.lake, name)),
+                table_policy(plan, cluster_by=self.tables.cluster_by(name)),
+                has_positions=has_positions,
+            )
             for names, has_positions in (
                 (self.tables.names, True),
                 ((self.tables.dead_letters,), False),
@@ -373,6 +415,15 @@ class SparkplugTarget:
 LandingTarget = OneTable | FileTables | SparkplugTarget
 
 
+def table_policy(
+    plan: LandingPlan, *, cluster_by: tuple[str, ...] = (), retention: float | None = None
+) -> Policy | None:
+    """How one of several tables is maintained."""
+    if plan.maintenance is None:
+        return None
+    return replace(plan.maintenance, cluster_by=cluster_by, retention=retention)
+
+
 def positions_in_all(tables: list[WatchedTable], done: Mapping[str, int] | None) -> dict[str, int]:
     """How far each node has landed in all tables; `done` is the end of the last batch.
 
@@ -391,8 +442,10 @@ def lowest_positions(positions: list[Mapping[str, int]]) -> dict[str, int]:
 
 
 def check_table(plan: LandingPlan, address: str) -> None:
-    """Raise PipelineError if there is a table that is not of this stream, or not readable."""
+    """Raise PipelineError if there is a table that is not of this stream, of another record, or
+    not readable."""
     from semel.pipeline.maintenance import drop_torn_checkpoint
+    from semel.pipeline.same_record import check_same_record
     from semel.store.roots import without_secrets
 
     try:
@@ -412,6 +465,8 @@ def check_table(plan: LandingPlan, address: str) -> None:
             torn,
         )
         check_landed(address, plan.stream)
+    if plan.fail_on_data_loss:
+        check_same_record(address, plan.stream, plan.root)
 
 
 def read_messages(

@@ -1,5 +1,6 @@
 """Maintenance of the table of a landing: one pass, in a separate process.
 
+    retention     removes files whose rows are all older             table_retention.py
     compaction    merges small files into large ones                 compaction.py
     checkpoint    summarizes the log, about every hundred commits
     log cleanup   deletes entries that a checkpoint covers, except the newest `log_entries`
@@ -42,13 +43,16 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from semel.pipeline.app_transactions import stream_id
-from semel.pipeline.compaction import Overtaken, UnmergeableFiles, compact, list_files, plan_due
+from semel.pipeline.clustering import cluster_columns, cluster_property
+from semel.pipeline.compaction import UnmergeableFiles, compact, plan_due
 from semel.pipeline.delta_errors import one_line, table_errors
 from semel.pipeline.delta_fsync import fsync_commit, fsync_path
 from semel.pipeline.delta_log import COMMIT_MARKER, log_entry
 from semel.pipeline.errors import NO_SPACE, PipelineError, TableError
 from semel.pipeline.lake_address import local_folder, split_address
-from semel.pipeline.maintenance_process import Policy
+from semel.pipeline.live_files import Overtaken, list_files
+from semel.pipeline.maintenance_process import NOTICE, Policy
+from semel.pipeline.table_retention import remove_expired
 from semel.store.roots import Root, RootError, open_root, without_secrets
 
 LOG: Final = "_delta_log"
@@ -77,6 +81,8 @@ class Task:
     policy: Policy
     # Whether to vacuum, which requires a listing of all files.
     vacuum: bool
+    # The time by which old rows are removed, in seconds since 1970; None: none are.
+    retention_now: float | None = None
 
 
 class PassFailed(PipelineError):
@@ -108,6 +114,9 @@ def run_pass(task: Task, emit: Emit, *, now: Callable[[], float] = time.time) ->
     problems: list[str] = []
     with _step(problems):
         set_properties(task, table)
+    # First, so that what leaves the table is not compacted before.
+    with _step(problems):
+        expire(task, table, emit)
     with _step(problems):
         compact_due(task, table, emit, now())
     with _step(problems, "the log of the table: "):
@@ -137,10 +146,18 @@ def _step(problems: list[str], subject: str = "") -> Iterator[None]:
 
 
 def set_properties(task: Task, table: DeltaTable) -> None:
-    """Record in the table how long removed files are kept; checkpoints list them that long."""
+    """Record in the table how it is maintained.
+
+    Checkpoints list removed files as long as these are kept. Every compaction sorts rows by the
+    columns that are recorded, also that of `semel lake optimize`.
+    """
     hours = -(-round(task.policy.file_retention) // 3600)
-    properties = {FILE_RETENTION: f"interval {hours} hours", INTERVAL: str(CHECKPOINT_INTERVAL)}
     configuration = table.metadata().configuration
+    properties = {
+        FILE_RETENTION: f"interval {hours} hours",
+        INTERVAL: str(CHECKPOINT_INTERVAL),
+        **cluster_property(task.policy.cluster_by, configuration),
+    }
     if all(configuration.get(key) == value for key, value in properties.items()):
         return
     # If another commit is first, this one fails, and the next pass retries it.
@@ -157,6 +174,30 @@ def set_properties(task: Task, table: DeltaTable) -> None:
 # --- files ----------------------------------------------------------------------------------------
 
 
+def expire(task: Task, table: DeltaTable, emit: Emit) -> None:
+    """Remove files whose rows are all older than the retention of the table."""
+    if task.policy.retention is None or task.retention_now is None:
+        return
+    began = time.monotonic()
+    try:
+        done = remove_expired(task.table, table, task.policy.retention, now=task.retention_now)
+    except Overtaken:
+        # The next pass finds the files that have replaced them.
+        return
+    if done is not None:
+        emit(
+            {
+                "action": "expired",
+                "files": done.files,
+                "bytes": done.bytes,
+                "rows": done.rows,
+                "before": done.before.isoformat().replace("+00:00", "Z"),
+                "version": done.version,
+                "seconds": _since(began),
+            }
+        )
+
+
 def compact_due(task: Task, table: DeltaTable, emit: Emit, now: float) -> None:
     """Merge files where it is worthwhile, with one commit per new file.
 
@@ -168,6 +209,9 @@ def compact_due(task: Task, table: DeltaTable, emit: Emit, now: float) -> None:
     groups = plan_due(
         list_files(table), policy.target_file_size, small_files=policy.small_files, now=now
     )
+    problem = cluster_columns(table).problem if groups else ""
+    if problem:
+        emit({"action": NOTICE, "text": problem})
     for group in groups:
         began = time.monotonic()
         try:
@@ -385,7 +429,12 @@ def main() -> None:
     def emit(event: dict[str, Any]) -> None:
         print(json.dumps(event), flush=True)
 
-    task = Task(given["table"], Policy(**given["policy"]), given["vacuum"])
+    task = Task(
+        given["table"],
+        Policy.from_json(given["policy"]),
+        given["vacuum"],
+        given["retention_now"],
+    )
     try:
         run_pass(task, emit)
     except PipelineError as problem:

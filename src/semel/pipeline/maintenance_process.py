@@ -2,7 +2,7 @@
 
 `Schedule` depends only on its arguments. A pass is due after `small_files` commits, or some time
 after the last commit or pass. It is not due when there can be nothing to do: a table without new
-commits is left alone once its removed files are deleted.
+commits is left alone once its removed files are deleted, unless its rows are removed by age.
 
 `Maintenance` runs passes, one at a time. Its thread only waits: a process of the lowest priority
 (maintenance.py) does the work, so that batches do not wait for it. The process ends with the
@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from semel.counts import count
+from semel.pipeline.errors import PipelineError
 from semel.store.sealing import environment_for_python
 
 LOGGER: Final = logging.getLogger("semel.pipeline")
@@ -43,6 +44,8 @@ KILL_SECONDS: Final = 1.0
 # How often a single pass checks whether it shall end.
 CHECK_SECONDS: Final = 0.1
 MODULE: Final = "semel.pipeline.maintenance"
+# The action of an event that only tells something, in `text`.
+NOTICE: Final = "notice"
 
 Event = dict[str, Any]
 
@@ -57,6 +60,15 @@ class Policy:
     # In seconds.
     file_retention: float
     log_entries: int
+    # The columns by which compacted files are sorted; none: they are not.
+    cluster_by: tuple[str, ...] = ()
+    # How long rows are kept after they were received, in seconds; None: forever.
+    retention: float | None = None
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> "Policy":
+        """The policy from its fields, as JSON has them."""
+        return cls(**{**found, "cluster_by": tuple(found["cluster_by"])})
 
 
 class Schedule:
@@ -90,9 +102,11 @@ class Schedule:
             return True
         if version != self._version:
             return since >= PASS_SECONDS
-        # Without commits, partitions become complete, and removed files old enough to delete.
+        # Without commits, partitions become complete, and removed files old enough to delete. Rows
+        # become too old at any time.
         quiet = now - self._changed_at
-        return since >= QUIET_SECONDS and quiet < self._policy.file_retention + 2 * QUIET_SECONDS
+        has_work = quiet < self._policy.file_retention + 2 * QUIET_SECONDS
+        return since >= QUIET_SECONDS and (has_work or self._policy.retention is not None)
 
     def wants_vacuum(self, now: float, wall: float) -> bool:
         """Whether a pass that starts now should vacuum.
@@ -129,9 +143,15 @@ class Maintenance:
         emit: Callable[[Event], None],
         *,
         turn: "threading.Lock | None" = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
-        """Of tables with the same `turn`, one is maintained at a time."""
+        """Of tables with the same `turn`, one is maintained at a time.
+
+        `clock` gives the time by which old rows are removed, or raises PipelineError; without it
+        none are removed.
+        """
         self._table = table
+        self._clock = clock
         self._turn = threading.Lock() if turn is None else turn
         self._policy = policy
         self._emit = emit
@@ -142,6 +162,8 @@ class Maintenance:
         self._process: subprocess.Popen[str] | None = None
         self._thread = threading.Thread(target=self._run, name="maintenance", daemon=True)
         self._problem = ""
+        # Notices that were emitted: they hold for all later passes, too.
+        self._noticed: set[str] = set()
 
     @property
     def pid(self) -> int | None:
@@ -222,7 +244,16 @@ class Maintenance:
 
         Returns what went wrong, or an empty string, and whether it has vacuumed.
         """
-        task = {"table": self._table, "policy": asdict(self._policy), "vacuum": vacuum}
+        try:
+            retention_now = None if self._clock is None else self._clock()
+        except PipelineError as problem:
+            return f"the time by which rows are old is not known: {problem}", False
+        task = {
+            "table": self._table,
+            "policy": asdict(self._policy),
+            "vacuum": vacuum,
+            "retention_now": retention_now,
+        }
         try:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", MODULE],
@@ -251,7 +282,9 @@ class Maintenance:
                 if event["action"] == "failed":
                     found = str(event["problem"])
                     vacuum = bool(event["vacuumed"])
-                else:
+                elif event["action"] != NOTICE or event["text"] not in self._noticed:
+                    if event["action"] == NOTICE:
+                        self._noticed.add(event["text"])
                     self._emit(event)
         process.wait()
         with self._lock:
@@ -274,12 +307,19 @@ def _end(process: "subprocess.Popen[str]") -> None:
 def describe(event: Event) -> str:
     """An action of maintenance as one line."""
     action = event["action"]
+    if action == NOTICE:
+        return str(event["text"])
     seconds = f"in {event['seconds']:.1f} s" if "seconds" in event else ""
     if action == "compacted":
         return (
             f"compacted {count(event['files_removed'], 'file')}"
             f" ({_megabytes(event['bytes_removed'])}) into {event['files_added']:,}"
             f" ({_megabytes(event['bytes_added'])}), {count(event['rows'], 'row')}, {seconds}"
+        )
+    if action == "expired":
+        return (
+            f"removed {count(event['files'], 'file')} ({_megabytes(event['bytes'])}) with"
+            f" {count(event['rows'], 'row')} received before {event['before']}, {seconds}"
         )
     if action == "checkpointed":
         return (

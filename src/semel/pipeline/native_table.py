@@ -6,6 +6,8 @@ partitions are named as Hive names them, because Spark takes the values from the
 is read by `format("semel_delta")`, with the same rows.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 # Characters of a path that Spark takes for a pattern.
 PATTERN: Final = frozenset("*?[]{}\\")
+# The number of paths from which on a job of Spark looks at the files.
+_LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 
 
 def read_table(
@@ -51,8 +55,23 @@ def read_table(
         return spark.read.format("semel_delta").options(**chosen).load()
     if not files:
         return spark.createDataFrame([], schema_of(table))
-    reader = spark.read.schema(schema_of(table)).option("basePath", str(folder))
-    return reader.parquet(*(str(folder / each.path) for each in files))
+    with _listed_by_driver(spark):
+        reader = spark.read.schema(schema_of(table)).option("basePath", str(folder))
+        return reader.parquet(*(str(folder / each.path) for each in files))
+
+
+@contextmanager
+def _listed_by_driver(spark: "SparkSession") -> Iterator[None]:
+    """During the block, the driver itself looks at files, however many there are.
+
+    Spark would run a job with a task for each of them, which takes seconds for a year of days.
+    """
+    before = spark.conf.get(_LISTING)
+    spark.conf.set(_LISTING, str(2**31 - 1))
+    try:
+        yield
+    finally:
+        spark.conf.set(_LISTING, before or "32")
 
 
 def register_tables(spark: "SparkSession", lake: str) -> list[str]:

@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
+from semel.pipeline.cluster_by import DEFAULT_CLUSTER_BY
 from semel.settings import BYTES, SECONDS, check, setting
 from semel.store.settings import stream_name_problem
+
+# In seconds. Passes of maintenance may be an hour apart.
+LEAST_RETENTION: Final = 3600.0
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,20 @@ class LandSettings:
         "size, each smaller than half the target.",
         minimum=2,
         maximum=1_000_000,
+    )
+    cluster_by: tuple[str, ...] = setting(
+        DEFAULT_CLUSTER_BY,
+        "Columns by which compaction sorts the rows of a file, so that queries about some of their "
+        "values read only a part of it. Without any, rows stay in the order in which they landed. "
+        "The tables of a landing file have a key of this name.",
+    )
+    retention: float | None = setting(
+        None,
+        "How long rows stay in the table after they were received; then whole days of them are "
+        "removed. Without it they stay forever. The tables of a landing file have a key of this "
+        "name.",
+        minimum=LEAST_RETENTION,
+        unit=SECONDS,
     )
     file_retention: float = setting(
         6 * 3600.0,

@@ -10,7 +10,8 @@ A streaming query reads the table as it is first, and then the rows that each ve
 offset is `{"version": v}`: everything up to v is done. A batch is a function of its offsets,
 because a version never changes. A version that deletes or changes rows is refused, because rows
 that were read cannot be taken back; one that only rewrites files, such as a compaction, has no new
-rows.
+rows. Retention is no change in this sense: rows that a version has appended are read also if they
+were removed since then, as long as their files exist.
 
 Everything runs through delta-rs and pyarrow: Spark itself opens no file.
 """
@@ -160,6 +161,13 @@ def read_files(
                 columns = [name for name in target.names if name in there]
                 for batch in opened.iter_batches(BATCH_ROWS, columns=columns):
                     yield _complete(batch, file.partition, target)
+        except FileNotFoundError:
+            shown = without_secrets(options.path)
+            raise DataLoss(
+                f"{file.path} of {shown}, which this query still needs, was deleted by a vacuum:"
+                " give the query a new checkpoint, which reads the whole table as it is; a query"
+                " that may be so far behind needs a longer file_retention of the landing"
+            ) from None
         except (OSError, pa.ArrowException) as problem:
             shown = without_secrets(options.path)
             raise TableError(
@@ -284,7 +292,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def appended_files(options: TableOptions, first: int, last: int) -> list[TableFile]:
     """The files that versions have added. Raises DataLoss, or TableError for changed rows."""
-    from semel.pipeline.delta_log import DeltaLog
+    from semel.pipeline.delta_log import RETENTION, DeltaLog
     from semel.store.roots import open_root
 
     log = DeltaLog(open_root(options.path))
@@ -300,7 +308,9 @@ def appended_files(options: TableOptions, first: int, last: int) -> list[TableFi
                 " needs, was cleaned up: give the query a new checkpoint, which reads the whole"
                 " table again, and a new table to write to"
             ) from None
-        if entry.changes_rows:
+        # Retention removes rows that were appended by an earlier version, which this query has
+        # read, or reads by that version.
+        if entry.changes_rows and entry.operation != RETENTION:
             if options.skip_changes:
                 continue
             raise TableError(

@@ -1,17 +1,23 @@
 """The rows of several tables from the messages of a stream, as one DataFrame of Spark.
 
-    messages ─▶ node seq received topic … date │ row_0 │ bad_0 │ row_1 │ bad_1 │ payload
+    messages ─▶ node seq received topic … date │ payload │ takes_0 │ row_1 │ bad_1 │ takes_2 …
 
-The record is read once, whatever the number of tables. For each table of a landing file there is a
-struct with its own columns, which is null if the message is not for the table, and a struct that is
-not null if the message is for the table but cannot be decoded. The sink (`tables_sink.py`) takes
-the structs apart. The payload is there only for bad messages.
+The record is read once, whatever the number of tables. Most tables need nothing of Spark but to be
+told which messages are theirs, by a boolean. Their payloads are decoded by the sink: a function of
+Spark would send them to Python and the columns back, only for the sink to get the columns again.
 
-JSON, CSV, text and numbers are decoded by Spark's own expressions, other formats by whole Arrow
-columns (`decoders`).
+A table with expressions, or with a row for each element of an array, has two structs instead: one
+with its own columns, which is null if the message is not for the table, and one that is not null if
+the message is for the table but cannot be decoded. If an array is exploded, a message has several
+rows (`exploded_rows.py`). `table_split.py` takes the rows of all tables apart.
+
+CSV, text and numbers are always decoded by Spark's own expressions, JSON and other formats by whole
+Arrow columns (`decoders`). The payload is there only for messages that the sink decodes, and for
+bad ones.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -19,19 +25,28 @@ from typing import Final
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import DataType, DateType, StructField, StructType
 
-from semel.pipeline.arrow_decoding import Decompression
-from semel.pipeline.column_decoding import BAD_TYPE, arrow_function, decoding_of
+from semel.pipeline.column_decoding import BAD_TYPE, ColumnDecoding, decoding_of, decompressed
 from semel.pipeline.errors import OptionError
+from semel.pipeline.exploded_rows import (
+    PART,
+    ExplodedArray,
+    ExplodedTable,
+    exploded_rows,
+    find_array,
+)
 from semel.pipeline.landing_errors import first_line
 from semel.pipeline.landing_file import ALWAYS, EVENT_TIME, LandedTable
 from semel.pipeline.sink import check_columns
 from semel.pipeline.sink_options import parse_sink_options
 from semel.pipeline.source_columns import COLUMNS, DATE, UTC_DATE
+from semel.pipeline.topic_template import LEVEL_TYPES
 
+LATE: Final = "late"
 # By which the newest row is found.
-NEWEST_BY: Final = ("received", "seq")
+_NEWEST_BY: Final = ("received", "seq")
+TAKES: Final = "takes_"
 ROW: Final = "row_"
 BAD: Final = "bad_"
 PAYLOAD: Final = "payload"
@@ -55,6 +70,36 @@ class TableShape:
     shared: tuple[str, ...]
     # If given, the table has only the newest row for each value of these columns.
     latest_by: tuple[str, ...] = ()
+    # Whether a message can have several rows, with `part`.
+    has_parts: bool = False
+    # How the sink decodes payloads: `ArrowDecoding.to_text`. None: they are decoded before.
+    decoding: str | None = None
+    # The template of topics, whose levels the sink finds then.
+    template: str = ""
+
+    @property
+    def newest_by(self) -> tuple[str, ...]:
+        """The columns by which the newest row is found, if only that is to stay."""
+        if not self.latest_by:
+            return ()
+        return (*_NEWEST_BY, PART) if self.has_parts else _NEWEST_BY
+
+
+@dataclass(frozen=True)
+class _RowSource:
+    """What the row of a table is made of."""
+
+    # The columns that the decoder gives.
+    columns: StructType
+    # Columns of the frame that no other table needs.
+    own: tuple[str, ...]
+    # The columns of the table, but for those of the record and expressions.
+    given: Mapping[str, Column]
+    # Whether there is a row.
+    is_row: Column
+    # Why the message cannot be decoded.
+    problem: Column
+    has_parts: bool = False
 
 
 def needed_columns(tables: Sequence[LandedTable]) -> list[str]:
@@ -71,7 +116,8 @@ def rows_of_tables(
     """The rows of these tables, from messages with `needed_columns`; and the shape of each table.
 
     `landed` has the positions of tables by name: messages up to them are left out, because the
-    table has them. Raises OptionError, which names the table and the key that is wrong.
+    table has them. Each message has at least one row, even if no table takes it, and more if a
+    table explodes an array. Raises OptionError, which names the table and the key that is wrong.
     """
     record = messages.columns
     frame = messages.withColumn(DATE, sf.expr(UTC_DATE))
@@ -79,42 +125,79 @@ def rows_of_tables(
     topic, payload = sf.col(f"{_MESSAGE}topic"), sf.col(f"{_MESSAGE}{PAYLOAD}")
     decodings = [decoding_of(each) for each in tables]
     base = frame.columns
-    # Which messages a table takes; their payloads without compression; what Spark's parsers make of
-    # them; whether that fits; and the columns. In steps, because Spark evaluates an expression as
-    # often as it stands in one of them.
-    taken = [_taken(each, landed, topic, payload) for each in tables]
-    frame = frame.select(*base, *_numbered("taken", taken))
-    plain = [_decompressed(each, sf.col(f"taken_{at}")) for at, each in enumerate(tables)]
-    frame = frame.select(*base, *_numbered("plain", plain))
-    parsed = [each.parsed(sf.col(f"plain_{at}")) for at, each in enumerate(decodings)]
-    frame = frame.select(*base, *_numbered("parsed", parsed))
-    fitting = [each.fitting(sf.col(f"parsed_{at}")) for at, each in enumerate(decodings)]
-    frame = frame.select(*base, *_numbered("fitting", fitting))
-    decoded = [each.decoded(sf.col(f"fitting_{at}")) for at, each in enumerate(decodings)]
-    frame = frame.select(*base, *_numbered("decoded", decoded))
-    shapes = []
+    taken = [_takes(each, landed, topic) for each in tables]
+    in_sink = {
+        place: taken[place].alias(f"{TAKES}{place}")
+        for place, decoding in enumerate(decodings)
+        if decoding.by_arrow is not None and not tables[place].needs_spark
+    }
+    frame = frame.select(*base, *in_sink.values())
+    frame = _with_decoded(
+        frame,
+        {
+            place: (tables[place], decodings[place], sf.when(taken[place], payload))
+            for place in range(len(tables))
+            if place not in in_sink
+        },
+    )
+    of_table = [
+        [f"{TAKES}{place}"] if place in in_sink else [f"{ROW}{place}", f"{BAD}{place}"]
+        for place in range(len(tables))
+    ]
+    kinds = StructType([*messages.schema.fields, StructField(DATE, DateType())])
+    shapes: dict[int, TableShape] = {}
+    exploded: list[ExplodedTable] = []
     for place, (table, decoding) in enumerate(zip(tables, decodings, strict=True)):
-        try:
-            frame, shape = _with_row(frame, table, decoding.columns, place, record)
-        except OptionError as problem:
-            raise OptionError(f"table {table.name}: {problem}") from None
-        shapes.append(shape)
-    is_bad = sf.lit(False)
+        with _errors_of(table):
+            array = None if table.explode is None else find_array(table.explode, decoding.columns)
+            _check_names(table, decoding.columns, array, _shared(table, kinds.names))
+            if place in in_sink:
+                shapes[place] = _shape_in_sink(table, decoding, kinds)
+            elif array is not None:
+                exploded.append(_exploded_table(table, decoding.columns, array, place))
+            else:
+                source = _source_of_message(table, decoding.columns, place)
+                frame, shapes[place] = _with_row(frame, table, source, place, kinds)
+    if exploded:
+        frame = exploded_rows(
+            frame,
+            exploded,
+            repeated=[name for name in base if name != f"{_MESSAGE}{PAYLOAD}"],
+            whole=[
+                f"{_MESSAGE}{PAYLOAD}",
+                *(name for place in shapes for name in of_table[place]),
+            ],
+            bad=BAD,
+        )
+    for each in exploded:
+        table = tables[each.place]
+        with _errors_of(table):
+            source = _source_of_element(each, decodings[each.place].columns)
+            frame, shapes[each.place] = _with_row(frame, table, source, each.place, kinds)
+    needs_payload = sf.lit(False)
     for place in range(len(tables)):
-        is_bad |= sf.col(f"{BAD}{place}").isNotNull()
+        if place in in_sink:
+            needs_payload |= sf.col(f"{TAKES}{place}")
+        else:
+            needs_payload |= sf.col(f"{BAD}{place}").isNotNull()
     shared = [name for name in [*record, DATE] if name != PAYLOAD]
     return (
         frame.select(
             *(sf.col(_MESSAGE + name).alias(name) for name in shared),
-            sf.when(is_bad, payload).alias(PAYLOAD),
-            *(f"{kind}{place}" for place in range(len(tables)) for kind in (ROW, BAD)),
+            sf.when(needs_payload, payload).alias(PAYLOAD),
+            *(name for names in of_table for name in names),
         ),
-        shapes,
+        [shapes[place] for place in range(len(tables))],
     )
 
 
-def _numbered(name: str, columns: Sequence[Column]) -> list[Column]:
-    return [each.alias(f"{name}_{at}") for at, each in enumerate(columns)]
+@contextmanager
+def _errors_of(table: LandedTable) -> Iterator[None]:
+    """Name the table in an OptionError of the block."""
+    try:
+        yield
+    except OptionError as problem:
+        raise OptionError(f"table {table.name}: {problem}") from None
 
 
 @contextmanager
@@ -140,81 +223,208 @@ def _is_new(landed: Mapping[str, int]) -> Column:
     return sf.col(f"{_MESSAGE}seq") > sf.coalesce(at, sf.lit(0))
 
 
-def _taken(
-    table: LandedTable,
-    landed: Mapping[str, Mapping[str, int]],
-    topic: Column,
-    payload: Column,
-) -> Column:
-    """The payload of a message that is for the table, and null for others."""
-    return sf.when(table.template.takes(topic) & _is_new(landed.get(table.name, {})), payload)
+def _takes(table: LandedTable, landed: Mapping[str, Mapping[str, int]], topic: Column) -> Column:
+    """Whether a message is for the table."""
+    return table.template.takes(topic) & _is_new(landed.get(table.name, {}))
 
 
-def _decompressed(table: LandedTable, payload: Column) -> Column:
-    """A struct of `value`, the payload without compression, and `problem`."""
-    if table.compression is None:
+# --- tables that the sink decodes -----------------------------------------------------------------
+
+
+def _shape_in_sink(table: LandedTable, decoding: ColumnDecoding, kinds: StructType) -> TableShape:
+    """The shape of a table, from the types of the record. Raises OptionError."""
+    assert decoding.by_arrow is not None
+    levels = [
+        StructField(each.column, DataType.fromDDL(LEVEL_TYPES[each.kind]))
+        for each in table.template.named
+    ]
+    shared = _shared(table, kinds.names)
+    schema = _table_schema(shared, kinds, StructType([*levels, *decoding.columns.fields]))
+    _check_columns(table, schema)
+    return TableShape(
+        name=table.name,
+        decoder=table.decoder,
+        compression=table.compression,
+        schema=schema.json(),
+        decoded=decoding.columns.json(),
+        partition_by=table.partition_by,
+        shared=tuple(shared),
+        latest_by=table.latest_by,
+        decoding=decoding.by_arrow.to_text(),
+        template=table.template.text,
+    )
+
+
+def _table_schema(shared: Sequence[str], kinds: StructType, own: StructType) -> StructType:
+    """The columns of a table: those of the record, its own ones, and the date."""
+    from semel.pipeline.table import nullable
+
+    found = StructType(
+        [
+            *(StructField(name, kinds[name].dataType) for name in shared if name != DATE),
+            *own.fields,
+            StructField(DATE, kinds[DATE].dataType),
+        ]
+    )
+    return StructType.fromJson(nullable(json.loads(found.json())))
+
+
+# --- tables that are decoded before ---------------------------------------------------------------
+
+
+def _with_decoded(
+    frame: DataFrame, tables: Mapping[int, tuple[LandedTable, ColumnDecoding, Column]]
+) -> DataFrame:
+    """The frame with a column `decoded` for each of these tables, by place.
+
+    Each comes with the payload of its messages, which is null for others.
+    """
+    if not tables:
+        return frame
+    base = frame.columns
+    # The payloads that a table takes; these without compression; what Spark's parsers make of
+    # them; whether that fits; and the columns. In steps, because Spark evaluates an expression as
+    # often as it stands in one of them.
+    steps: list[tuple[str, Callable[[LandedTable, ColumnDecoding, Column], Column]]] = [
+        ("plain", _plain_payload),
+        ("parsed", lambda _, decoding, before: decoding.parsed(before)),
+        ("fitting", lambda _, decoding, before: decoding.fitting(before)),
+        ("decoded", lambda _, decoding, before: decoding.decoded(before)),
+    ]
+    name = "taken"
+    frame = frame.select(
+        *base, *(payload.alias(f"{name}_{at}") for at, (_, _, payload) in tables.items())
+    )
+    for made, make in steps:
+        columns = [
+            make(table, decoding, sf.col(f"{name}_{at}")).alias(f"{made}_{at}")
+            for at, (table, decoding, _) in tables.items()
+        ]
+        frame, name = frame.select(*base, *columns), made
+    return frame
+
+
+def _plain_payload(table: LandedTable, decoding: ColumnDecoding, payload: Column) -> Column:
+    """A struct of `value`, the payload as the decoding takes it, and `problem`."""
+    if table.compression is None or decoding.by_arrow is not None:
         return sf.struct(payload.alias("value"), sf.lit(None).cast(BAD_TYPE).alias("problem"))
-    return arrow_function(Decompression(table.compression), "binary")(payload)
+    return decompressed(payload, table.compression)
 
 
-# --- rows -----------------------------------------------------------------------------------------
+def _source_of_message(table: LandedTable, columns: StructType, place: int) -> _RowSource:
+    """A row for each message."""
+    decoded = sf.col(f"decoded_{place}")
+    return _RowSource(
+        columns=columns,
+        own=(f"decoded_{place}",),
+        given=_given(table, decoded, columns.names),
+        is_row=decoded["value"].isNotNull(),
+        problem=decoded["problem"],
+    )
+
+
+def _exploded_table(
+    table: LandedTable, columns: StructType, array: ExplodedArray, place: int
+) -> ExplodedTable:
+    decoded = sf.col(f"decoded_{place}")
+    return ExplodedTable(
+        place=place,
+        array=array,
+        values=decoded["value"][array.name],
+        problem=decoded["problem"],
+        given=_given(table, decoded, [name for name in columns.names if name != array.name]),
+    )
+
+
+def _source_of_element(exploded: ExplodedTable, columns: StructType) -> _RowSource:
+    """A row for each element of an array."""
+    bad = f"{BAD}{exploded.place}"
+    return _RowSource(
+        columns=columns,
+        own=(*exploded.columns, bad),
+        given=exploded.row(),
+        is_row=exploded.part.isNotNull(),
+        problem=sf.col(bad),
+        has_parts=True,
+    )
+
+
+def _shared(table: LandedTable, names: Sequence[str]) -> list[str]:
+    """Those of these columns of the record that a table has, and the date."""
+    return [name for name in names if name in (*ALWAYS, *table.message_columns, DATE)]
+
+
+def _given(table: LandedTable, decoded: Column, names: Sequence[str]) -> dict[str, Column]:
+    """The columns of the topic, and these of the decoder."""
+    given = table.template.columns(sf.col(f"{_MESSAGE}topic"))
+    return given | {name: decoded["value"][name] for name in names}
 
 
 def _with_row(
-    frame: DataFrame, table: LandedTable, columns: StructType, place: int, record: list[str]
+    frame: DataFrame, table: LandedTable, source: _RowSource, place: int, kinds: StructType
 ) -> tuple[DataFrame, TableShape]:
-    """The frame with the row of one table instead of what was decoded. Raises OptionError."""
-    kept = frame.columns
-    kept.remove(f"decoded_{place}")
-    decoded = sf.col(f"decoded_{place}")
-    shared = [name for name in [*record, DATE] if name in (*ALWAYS, *table.message_columns, DATE)]
+    """The frame with the row of one table instead of its source. Raises OptionError.
+
+    `kinds` are the columns of the record, and the date.
+    """
+    kept = [name for name in frame.columns if name not in source.own]
+    shared = _shared(table, kinds.names)
     visible = {name: sf.col(_MESSAGE + name) for name in shared}
-    given = table.template.columns(sf.col(f"{_MESSAGE}topic"))
-    given |= {each.name: decoded["value"][each.name] for each in columns.fields}
-    _check_names(table, columns, shared)
-    # The names that expressions can use. Nothing but `kept` is in the frame besides.
+    # The names that expressions can use. Nothing but `kept` and `own` is in the frame besides.
     named = frame.select(
-        *kept,
-        decoded,
-        *(each.alias(name) for name, each in (visible | given).items()),
+        *(*kept, *source.own),
+        *(each.alias(name) for name, each in (visible | dict(source.given)).items()),
     )
     added = dict(table.computed)
     if table.event_time is not None:
         added[EVENT_TIME] = table.event_time
-    fields = [sf.col(f"`{name}`") for name in given]
+    fields = [sf.col("`" + name.replace("`", "``") + "`") for name in source.given]
     for name, text in added.items():
         key = "event_time" if name == EVENT_TIME else f"computed.{name}"
         value = sf.expr(text).cast("timestamp") if name == EVENT_TIME else sf.expr(text)
         fields.append(_checked(named, value.alias(name), key, text))
-    takes = sf.col(f"decoded_{place}")["value"].isNotNull()
+    if table.late_after is not None:
+        assert table.event_time is not None
+        fields.append(_is_late(table.event_time, table.late_after).alias(LATE))
+    takes = source.is_row
     if table.where is not None:
         where = sf.expr(table.where).cast("boolean")
         takes &= sf.coalesce(_checked(named, where, "where", table.where), sf.lit(False))
-    row = sf.when(takes, sf.struct(*fields)).alias(f"{ROW}{place}")
-    bad = decoded["problem"].alias(f"{BAD}{place}")
-    made = named.select(*kept, row, bad)
-    own = made.schema[f"{ROW}{place}"].dataType
-    assert isinstance(own, StructType)
-    by_name = {name: made.schema[_MESSAGE + name].dataType for name in shared}
-    ordered = [name for name in shared if name != DATE]
-    schema = StructType(
-        [
-            *(StructField(name, by_name[name]) for name in ordered),
-            *(StructField(each.name, each.dataType) for each in own.fields),
-            StructField(DATE, by_name[DATE]),
-        ]
-    )
+    row, own = _nullable(named, sf.when(takes, sf.struct(*fields)))
+    bad = source.problem.alias(f"{BAD}{place}")
+    made = named.select(*kept, row.alias(f"{ROW}{place}"), bad)
+    schema = _table_schema(shared, kinds, own)
     _check_columns(table, schema)
     return made, TableShape(
         name=table.name,
         decoder=table.decoder,
         compression=table.compression,
         schema=schema.json(),
-        decoded=columns.json(),
+        decoded=source.columns.json(),
         partition_by=table.partition_by,
         shared=tuple(shared),
         latest_by=table.latest_by,
+        has_parts=source.has_parts,
     )
+
+
+def _nullable(frame: DataFrame, row: Column) -> tuple[Column, StructType]:
+    """The row with a type in which everything may be null, and that type.
+
+    Arrow refuses a row that is null, of another message, if a column of it is not nullable.
+    """
+    from semel.pipeline.table import nullable
+
+    own = frame.select(row.alias("row")).schema["row"].dataType
+    kind = StructType.fromJson(nullable(json.loads(own.json())))
+    return (row if own == kind else row.cast(kind)), kind
+
+
+def _is_late(event_time: str, late_after: float) -> Column:
+    """Whether a message was received more than some seconds after its event time."""
+    # Compared with `received`, which is a plausible time: a difference to any time can overflow.
+    latest = sf.unix_micros(sf.col(f"{_MESSAGE}received")) - round(late_after * 1_000_000)
+    return sf.unix_micros(sf.expr(event_time).cast("timestamp")) < latest
 
 
 def _checked(frame: DataFrame, column: Column, key: str, text: str) -> Column:
@@ -238,16 +448,27 @@ def _check_columns(table: LandedTable, schema: StructType) -> None:
         raise OptionError(text.replace("option key", "latest_by")) from None
 
 
-def _check_names(table: LandedTable, columns: StructType, shared: list[str]) -> None:
+def _check_names(
+    table: LandedTable, columns: StructType, array: ExplodedArray | None, shared: list[str]
+) -> None:
     """Raise OptionError if two columns have the same name; Delta ignores case."""
+    of_element = [] if array is None else [PART, *array.names]
     names = [
         *shared,
         *(each.column for each in table.template.named),
-        *(each.name for each in columns.fields),
+        *(name for name in columns.names if array is None or name != array.name),
+        *of_element,
         *table.computed,
         *([] if table.event_time is None else [EVENT_TIME]),
+        *([] if table.late_after is None else [LATE]),
     ]
     lower = [name.lower() for name in names]
     for name in names:
-        if lower.count(name.lower()) > 1:
-            raise OptionError(f"two columns are called {name}: rename one of them")
+        if lower.count(name.lower()) < 2:
+            continue
+        if name.lower() in map(str.lower, of_element):
+            raise OptionError(
+                f"explode: two columns are called {name}, one of them of the elements of"
+                f" {table.explode}: rename one, or leave it out of columns"
+            )
+        raise OptionError(f"two columns are called {name}: rename one of them")

@@ -4,7 +4,8 @@
     driver       commit(messages, batch) ─▶ for each table: one commit to the dead letters, if there
                  are any, and one to the table
 
-The landing uses it (`landing.py`); its rows are made by `table_rows.py`. There is no commit over
+The landing uses it (`landing.py`). Its rows are made by `table_rows.py`, and taken apart by
+`table_split.py`, which also decodes the payloads of most tables. There is no commit over
 several tables, so each of them stands for itself: a table records which messages it covers, and a
 batch that was killed between two commits is repeated and finds what each table has.
 
@@ -31,7 +32,7 @@ from pyspark.sql.datasource import (
 
 from semel.pipeline.checkpoint import last_batch, spans_since_start
 from semel.pipeline.errors import PipelineError
-from semel.pipeline.table_rows import BAD, NEWEST_BY, ROW, TableShape
+from semel.pipeline.table_rows import TableShape
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,7 +127,7 @@ class TablesWriter(DataSourceStreamArrowWriter):
         for batch in iterator:
             waiting.append(batch)
             size += batch.nbytes
-            # Spark sends 1,024 rows at a time, too few to divide them among many tables.
+            # Spark sends some thousands of rows at a time: few, if there are many tables.
             if size >= SPLIT_BYTES or len(waiting) >= SPLIT_BATCHES:
                 splitter.add(pa.Table.from_batches(waiting))
                 waiting, size = [], 0
@@ -194,7 +195,7 @@ def commit_table(
             may_add_columns=True,
             begins_anywhere=plan.begins_anywhere,
             key=shape.latest_by,
-            newest_by=NEWEST_BY if shape.latest_by else (),
+            newest_by=shape.newest_by,
             description=f"Messages of the MQTT stream {plan.stream}, with typed columns",
         )
     )
@@ -217,8 +218,12 @@ class RowSplitter:
     def __init__(self, plan: TablesPlan) -> None:
         from semel.pipeline.dead_letters import dead_letters_layout
         from semel.pipeline.files import BUFFER_BYTES, REPEATED, FileWriter, TableLayout
+        from semel.pipeline.table_split import TableSplit
 
         self._shapes = plan.shapes
+        self._splits = [
+            TableSplit(place, shape, plan.stream) for place, shape in enumerate(plan.shapes)
+        ]
         each_bytes = max(1, BUFFER_BYTES // (2 * len(plan.shapes)))
         self._rows = [
             FileWriter(TableLayout(address, shape.partition_by, numbering=REPEATED), each_bytes)
@@ -226,7 +231,6 @@ class RowSplitter:
         ]
         layout = dead_letters_layout(plan.dead_letters)
         self._dead = [FileWriter(layout, each_bytes) for _ in plan.shapes]
-        self._stream = plan.stream
         # By place of a table with only the newest rows: those that are not written yet, and how
         # many there may be before they are reduced.
         self._latest: dict[int, list[pa.Table]] = {}
@@ -234,25 +238,15 @@ class RowSplitter:
 
     def add(self, rows: "pa.Table") -> None:
         """Take rows apart, and write them when enough of them are in memory."""
+        # Once, and not for each table.
+        rows = rows.combine_chunks()
         for place, shape in enumerate(self._shapes):
-            found = rows_of_table(rows, place, shape)
+            found, letters = self._splits[place].split(rows)
             if shape.latest_by:
                 self._add_latest(place, found)
-            elif found.num_rows:
+            else:
                 self._rows[place].add(found)
-            bad = self._dead_letters(rows, place, shape)
-            if bad is not None:
-                self._dead[place].add(bad)
-
-    def _dead_letters(self, rows: "pa.Table", place: int, shape: TableShape) -> "pa.Table | None":
-        from semel.pipeline.dead_letters import dead_letters_of
-
-        problems = rows.column(f"{BAD}{place}")
-        if problems.null_count == len(problems):
-            return None
-        return dead_letters_of(
-            rows.filter(problems.is_valid()), f"{BAD}{place}", shape, self._stream
-        )
+            self._dead[place].add(letters)
 
     def _add_latest(self, place: int, rows: "pa.Table") -> None:
         """Keep the newest row of each key in memory."""
@@ -270,7 +264,8 @@ class RowSplitter:
     def _newest(self, place: int, rows: "pa.Table") -> "pa.Table":
         from semel.pipeline.upserts import newest_rows
 
-        return newest_rows(rows, self._shapes[place].latest_by, NEWEST_BY)
+        shape = self._shapes[place]
+        return newest_rows(rows, shape.latest_by, shape.newest_by)
 
     def finish(self) -> WrittenTables:
         """Write what is left."""
@@ -282,21 +277,3 @@ class RowSplitter:
         return WrittenTables(
             [each.finish() for each in self._rows], [each.finish() for each in self._dead]
         )
-
-
-def rows_of_table(rows: "pa.Table", place: int, shape: TableShape) -> "pa.Table":
-    """The rows of one table, with its columns in their order."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    structs = rows.column(f"{ROW}{place}")
-    if structs.null_count:
-        is_ours = structs.is_valid()
-        structs = structs.filter(is_ours)
-        rows = rows.select(list(shape.shared)).filter(is_ours)
-    columns = {name: rows.column(name) for name in shape.shared}
-    kind = structs.type
-    for each in range(kind.num_fields):
-        columns[kind.field(each).name] = pc.struct_field(structs, [each])
-    names = [each["name"] for each in json.loads(shape.schema)["fields"]]
-    return pa.table([columns[name] for name in names], names=names)

@@ -20,6 +20,7 @@ from semel.mqtt.violation import Violation
 from semel.pipeline.errors import OptionError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column
 
 # The types of levels, and the Spark types of their columns. A level of type int has at most 18
@@ -151,6 +152,27 @@ class LandingTemplate:
             ).cast(LEVEL_TYPES[each.kind])
             for each in self.named
         }
+
+    # --- as Arrow columns -------------------------------------------------------------------------
+
+    def arrow_columns(self, topics: "pa.Array") -> "dict[str, pa.Array]":
+        """The same columns as Arrow arrays, of topics that the template takes."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not self.named:
+            return {}
+        # Topics repeat: each that differs is split once.
+        encoded = topics.dictionary_encode()
+        levels = pc.split_pattern(encoded.dictionary, "/")
+        found = {}
+        for each in self.named:
+            column = pc.list_element(levels, each.at)
+            if each.kind == "int":
+                # Arrow reads no plus sign.
+                column = pc.utf8_ltrim(column, "+").cast(pa.int64())
+            found[each.column] = column.take(encoded.indices)
+        return found
 
 
 def parse_template(text: str) -> LandingTemplate:

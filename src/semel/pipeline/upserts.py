@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
-from semel.pipeline.compaction import LiveFile, list_files
 from semel.pipeline.errors import TableError
 from semel.pipeline.files import DataFile, TableFolder, TableLayout, write_files
+from semel.pipeline.live_files import LiveFile, list_files
 from semel.store.roots import without_secrets
 
 _SEPARATOR: Final = "\x1f"
@@ -102,6 +102,9 @@ class _KeyedRows:
     ) -> None:
         names = [name for name in (*key, *newest_by) if name not in partition]
         rows = folder.read(path, columns=names)
+        for name in set(names) - set(rows.column_names):
+            # The table got this column after the file was written.
+            rows = rows.append_column(name, pa.nulls(rows.num_rows, kinds[name]))
         self.keys = _keys(rows, partition, key, kinds)
         self.order = [rows.column(name) for name in newest_by]
 

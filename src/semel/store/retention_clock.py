@@ -41,7 +41,7 @@ class RetentionClock:
     """The time for retention. Call `now` regularly."""
 
     def __init__(self, path: Path | None, *, longest: float) -> None:
-        """`path` is the state file; `longest` is the longest `retain_for` of all streams."""
+        """`path` is the state file; `longest` is the longest retention by age."""
         self._path = path
         self._longest = longest
         # At the last call: the wall clock, the time since boot, and the measured time.
@@ -99,10 +99,7 @@ class RetentionClock:
         if self._measured >= self._trusted_at:
             self._measured = wall
             self._trusted_at = None
-            return (
-                "the clock has been stable for as long as any stream keeps its rows: retention "
-                "follows it"
-            )
+            return "the clock has been stable for as long as rows are kept: retention follows it"
         return ""
 
     # --- the state file ---------------------------------------------------------------------------

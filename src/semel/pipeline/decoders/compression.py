@@ -8,6 +8,7 @@ Memory: at most `limit` + 1 bytes of one payload are ever decompressed. Beside t
 the window that a frame announces, at most 128 MB, and lz4 a block of at most 4 MB.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
@@ -38,21 +39,43 @@ def decompress(payloads: pa.Array, codec: str, limit: int) -> tuple[pa.Array, di
     A payload that failed is null in the result. A result of 2 GB or more is large_binary. Raises
     OptionError for a wrong codec or limit.
     """
+    ((plain, problems),) = decompress_pieces(payloads, codec, limit=limit, piece_bytes=None)
+    return plain, problems
+
+
+def decompress_pieces(
+    payloads: pa.Array, codec: str, *, limit: int, piece_bytes: int | None
+) -> Iterator[tuple[pa.Array, dict[int, Problem]]]:
+    """What `decompress` gives, in pieces that end as soon as they have `piece_bytes`.
+
+    There is at least one piece. Problems are by index in their piece. Raises OptionError for a
+    wrong codec or limit.
+    """
     check_compression(codec, limit)
     results: list[bytes | None] = []
     problems: dict[int, Problem] = {}
-    for index, payload in enumerate(payloads.to_pylist()):
+    size = 0
+    # Not as a list: all payloads would be there twice.
+    for each in payloads:
+        payload = each.as_py()
         result = None
         if payload is not None:
             opened = _decompress_one(payload, codec, limit)
             if isinstance(opened, Problem):
-                problems[index] = opened
+                problems[len(results)] = opened
             else:
                 result = opened
+                size += len(result)
         results.append(result)
-    size = sum(len(result) for result in results if result is not None)
-    kind = pa.binary() if size <= _BINARY_BYTES else pa.large_binary()
-    return pa.array(results, type=kind), problems
+        if piece_bytes is not None and size >= piece_bytes:
+            yield _binary(results, size), problems
+            results, problems, size = [], {}, 0
+    if results or not len(payloads):
+        yield _binary(results, size), problems
+
+
+def _binary(values: list[bytes | None], size: int) -> pa.Array:
+    return pa.array(values, type=pa.binary() if size <= _BINARY_BYTES else pa.large_binary())
 
 
 def _decompress_one(payload: bytes, codec: str, limit: int) -> bytes | Problem:

@@ -9,6 +9,7 @@ from semel.extras import MissingExtra
 from semel.pipeline.decoders.avro import make_avro_decoder
 from semel.pipeline.decoders.cbor import CborDecoder, load_cbor
 from semel.pipeline.decoders.fixed_layout import make_struct_decoder
+from semel.pipeline.decoders.json_objects import JsonTextDecoder, make_json_decoder
 from semel.pipeline.decoders.msgpack import MsgpackDecoder, load_msgpack
 from semel.pipeline.decoders.options import check_option_names
 from semel.pipeline.decoders.outcome import Decoded
@@ -16,7 +17,7 @@ from semel.pipeline.decoders.protobuf import make_protobuf_decoder
 from semel.pipeline.decoders.typed import check_schema
 from semel.pipeline.errors import OptionError
 
-FORMATS: Final = ("cbor", "msgpack", "avro", "protobuf", "struct")
+FORMATS: Final = ("cbor", "msgpack", "avro", "protobuf", "struct", "json", "json_text")
 
 PayloadDecoder = Callable[[pa.Array], Decoded]
 
@@ -28,8 +29,14 @@ def make_decoder(name: str, schema: pa.Schema, options: Mapping[str, object]) ->
     and never again. Raises OptionError for a wrong name, schema or option, and if a package is
     missing.
     """
+    if name == "json":
+        check_option_names(name, options, ())
+        return make_json_decoder(schema)
     check_schema(schema)
     try:
+        if name == "json_text":
+            check_option_names(name, options, ())
+            return JsonTextDecoder(schema)
         if name == "cbor":
             check_option_names(name, options, ())
             load_cbor()

@@ -30,12 +30,14 @@ _FIRST_TIME: Final = -62_135_596_800_000_000
 _LAST_TIME: Final = 253_402_300_799_999_999
 # No float beyond it is a time, so that products stay in an int64.
 _LAST_SECOND: Final = 253_402_300_800
+_BILLION: Final = 1_000_000_000
 # ISO 8601 in the extended notation, with an offset; a space for the T as RFC 3339 allows. Both
 # Arrow (RE2) and Python use it, so it contains nothing on which they differ.
 _TIME_TEXT: Final = (
     r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,30})?)?"
     r"(Z|[+-]([01][0-9]|2[0-3])(:?[0-5][0-9])?)$"
 )
+_SEVENTH_DIGIT: Final = r"(\.[0-9]{6})[0-9]+"
 _TIME_PATTERN: Final = re.compile(_TIME_TEXT.removesuffix("$") + r"\Z")
 _DATE_PATTERN: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _DECIMAL_PATTERN: Final = re.compile(r"[+-]?[0-9]{1,60}(\.[0-9]{1,60})?")
@@ -136,23 +138,61 @@ def _times(values: Sequence[Any], given: type) -> pa.Array | None:
         seconds = pa.array(values, type=pa.int64())
         times = pc.multiply_checked(seconds, 1_000_000).cast(TIMESTAMP)
     elif given is float:
-        moments = pa.array(values, type=pa.float64())
-        if not pc.all(pc.less(pc.abs(moments), float(_LAST_SECOND))).as_py():
-            return None
-        whole = pc.floor(moments)
-        fraction = pc.round(
-            pc.multiply(pc.subtract(moments, whole), 1e6), round_mode="half_to_even"
-        )
-        micros = pc.multiply_checked(whole.cast(pa.int64()), 1_000_000)
-        times = pc.add_checked(micros, fraction.cast(pa.int64())).cast(TIMESTAMP)
+        return times_of_seconds(pa.array(values, type=pa.float64()))
     elif given is str:
-        texts = pa.array(values, type=pa.string())
-        if not pc.all(pc.match_substring_regex(texts, _TIME_TEXT)).as_py():
-            return None
-        times = texts.cast(TIMESTAMP)
+        return times_of_texts(pa.array(values, type=pa.string()))
     else:
         return None
+    return _within_years(times)
+
+
+def times_of_seconds(moments: pa.Array) -> pa.Array | None:
+    """The times of float64 seconds since 1970; None if one of them is out of range."""
+    if not pc.all(pc.less(pc.abs(moments), float(_LAST_SECOND)), min_count=0).as_py():
+        return None
+    whole = pc.floor(moments)
+    fraction = pc.round(pc.multiply(pc.subtract(moments, whole), 1e6), round_mode="half_to_even")
+    micros = pc.multiply_checked(whole.cast(pa.int64()), 1_000_000)
+    return _within_years(pc.add_checked(micros, fraction.cast(pa.int64())).cast(TIMESTAMP))
+
+
+def times_of_parts(seconds: Sequence[int], nanos: Sequence[int]) -> pa.Array | None:
+    """The times of seconds since 1970 and nanoseconds, which are cut to microseconds.
+
+    None if one of them is out of range.
+    """
+    moments, fractions = pa.array(seconds, pa.int64()), pa.array(nanos, pa.int64())
+    for numbers, bound, least in (
+        (moments, _LAST_SECOND, -_LAST_SECOND),
+        (fractions, _BILLION, 0),
+    ):
+        found = pc.min_max(numbers).as_py()
+        if found["min"] is not None and not least <= found["min"] <= found["max"] < bound:
+            return None
+    micros = pc.add(pc.multiply(moments, 1_000_000), pc.divide(fractions, 1_000))
+    return _within_years(micros.cast(TIMESTAMP))
+
+
+def times_of_texts(texts: pa.Array) -> pa.Array | None:
+    """The times of ISO 8601 texts with an offset; None if one of them is something else.
+
+    Raises ArrowInvalid for a time that no clock shows.
+    """
+    if not pc.all(pc.match_substring_regex(texts, _TIME_TEXT), min_count=0).as_py():
+        return None
+    try:
+        times = texts.cast(TIMESTAMP)
+    except pa.ArrowInvalid:
+        # Arrow refuses more than six digits of a second.
+        times = pc.replace_substring_regex(texts, _SEVENTH_DIGIT, r"\1").cast(TIMESTAMP)
+    return _within_years(times)
+
+
+def _within_years(times: pa.Array) -> pa.Array | None:
+    """The times, or None if one of them is not in the years 1 to 9999."""
     bounds = pc.min_max(times.cast(pa.int64())).as_py()
+    if bounds["min"] is None:
+        return times
     in_range = bounds["min"] >= _FIRST_TIME and bounds["max"] <= _LAST_TIME
     return times if in_range else None
 

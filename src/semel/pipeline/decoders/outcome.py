@@ -1,5 +1,6 @@
 """What a decoder returns: a struct for each payload, and a problem for each that failed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -25,3 +26,16 @@ class Decoded:
     values: pa.StructArray
     # By index of the payload.
     problems: dict[int, Problem]
+
+
+def joined(pieces: Sequence[Decoded]) -> Decoded:
+    """The structs and problems of consecutive pieces, of which there is at least one."""
+    if len(pieces) == 1:
+        return pieces[0]
+    problems: dict[int, Problem] = {}
+    first = 0
+    for each in pieces:
+        for index, problem in each.problems.items():
+            problems[first + index] = problem
+        first += len(each.values)
+    return Decoded(pa.concat_arrays([each.values for each in pieces]), problems)

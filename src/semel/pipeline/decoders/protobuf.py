@@ -13,18 +13,19 @@ set is null; a field without presence has its default value. An empty payload is
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
-from operator import attrgetter
+from functools import cache, cached_property
+from operator import attrgetter, methodcaller
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from semel.extras import need
-from semel.pipeline.decoders.leaves import TIMESTAMP, Rejected, is_leaf
+from semel.pipeline.decoders.leaves import TIMESTAMP, Rejected, is_leaf, times_of_parts
 from semel.pipeline.decoders.options import check_option_names, read_option_file, text_option
 from semel.pipeline.decoders.outcome import Decoded, Problem
-from semel.pipeline.decoders.typed import structs_of_columns
+from semel.pipeline.decoders.payloads import decode_in_pieces
+from semel.pipeline.decoders.typed import Column, SplitStructs, structs_of_columns
 from semel.pipeline.errors import OptionError
 
 NAME: Final = "protobuf"
@@ -48,8 +49,13 @@ _WRAPPERS: Final = frozenset(
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BILLION: Final = 1_000_000_000
 
+_SECONDS: Final = attrgetter("seconds")
+_NANOS: Final = attrgetter("nanos")
+
 # From a message to the value of a column, or from a value of a field to what typed takes.
 _Getter = Callable[[Any], object]
+# From messages to a column.
+_Reader = Callable[[list[Any]], Column]
 
 
 @dataclass(frozen=True)
@@ -64,9 +70,12 @@ class ProtobufDecoder:
 
     def __call__(self, payloads: pa.Array) -> Decoded:
         """Decode a column of payloads."""
+        return decode_in_pieces(payloads, self._decode_piece)
+
+    def _decode_piece(self, payloads: pa.Array) -> Decoded:
         kind = _message_type(self.descriptor_set, self.message)
         errors = need("google.protobuf.message", extra="decoders", by="decoder protobuf")
-        has_required = _has_required(kind.DESCRIPTOR, set())
+        has_required = self._has_required
         nothing = kind()
         messages: list[Any] = []
         absent: set[int] = set()
@@ -87,9 +96,23 @@ class ProtobufDecoder:
                         problems[index] = _missing_required(message)
                         message = nothing
             messages.append(message)
-        getters = _getters(list(self.schema), kind.DESCRIPTOR, "")
-        columns = (list(map(getter, messages)) for getter in getters.values())
+        columns = [read(messages) for read in self._readers]
         return structs_of_columns(columns, self.schema, absent=absent, problems=problems)
+
+    @cached_property
+    def _readers(self) -> list["_Reader"]:
+        kind = _message_type(self.descriptor_set, self.message)
+        return _readers(list(self.schema), kind.DESCRIPTOR, "")
+
+    @cached_property
+    def _has_required(self) -> bool:
+        kind = _message_type(self.descriptor_set, self.message)
+        return _has_required(kind.DESCRIPTOR, set())
+
+    def __getstate__(self) -> dict[str, object]:
+        # Not what is cached: functions cannot be pickled.
+        names = ("schema", "descriptor_set", "message")
+        return {name: getattr(self, name) for name in names}
 
 
 def make_protobuf_decoder(schema: pa.Schema, options: Mapping[str, object]) -> ProtobufDecoder:
@@ -106,7 +129,7 @@ def make_protobuf_decoder(schema: pa.Schema, options: Mapping[str, object]) -> P
         raise OptionError(
             f"option descriptor_file of decoder protobuf: {path}: {problem}"
         ) from None
-    _getters(list(schema), kind.DESCRIPTOR, "")
+    _readers(list(schema), kind.DESCRIPTOR, "")
     return ProtobufDecoder(schema, descriptor_set, message)
 
 
@@ -166,6 +189,42 @@ def _explain(problem: Exception, message: str) -> Problem:
 def _missing_required(message: Any) -> Problem:
     path = str(message.FindInitializationErrors()[0])
     return Problem(f"required field {path} is missing", column=path)
+
+
+def _readers(fields: list[pa.Field], descriptor: Any, prefix: str) -> list[_Reader]:
+    """Functions from messages to columns, in the order of the fields. Raises OptionError."""
+    return [_reader(field, descriptor, prefix) for field in fields]
+
+
+def _reader(column: pa.Field, descriptor: Any, prefix: str) -> _Reader:
+    """The reader of a column. It repeats what `_getter` gives, for all messages at once."""
+    getter = _getter(column, descriptor, prefix)
+    field = descriptor.fields_by_name[column.name]
+
+    def read_singly(messages: list[Any]) -> Column:
+        return list(map(getter, messages))
+
+    if field.message_type is None or field.is_repeated:
+        return read_singly
+    is_time = column.type == TIMESTAMP and field.message_type.full_name == _TIMESTAMP_MESSAGE
+    if not is_time and not pt.is_struct(column.type):
+        return read_singly
+    get = attrgetter(column.name)
+    has = methodcaller("HasField", column.name)
+    path = f"{prefix}{column.name}."
+    parts = [] if is_time else _readers(list(column.type), field.message_type, path)
+
+    def read(messages: list[Any]) -> Column:
+        if not all(map(has, messages)):
+            return read_singly(messages)
+        found = list(map(get, messages))
+        if not is_time:
+            return SplitStructs([read_part(found) for read_part in parts])
+        times = times_of_parts(list(map(_SECONDS, found)), list(map(_NANOS, found)))
+        # The plain path says what is wrong.
+        return read_singly(messages) if times is None else times
+
+    return read
 
 
 def _getters(fields: list[pa.Field], descriptor: Any, prefix: str) -> dict[str, _Getter]:

@@ -28,7 +28,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -51,6 +51,9 @@ from semel.pipeline.errors import OptionError
 # Stands for the value of a payload that is null or could not be decoded.
 NO_VALUE: Final = object()
 _NO_FIELDS: Final[dict[str, object]] = {}
+
+# Python values; the parts of structs; or an array without nulls, of the type of the column.
+Column: TypeAlias = "list[Any] | SplitStructs | pa.Array"
 
 
 @dataclass(frozen=True)
@@ -122,14 +125,21 @@ def structs_of_rows(
     return structs_of_columns(columns, schema, absent=absent, problems=problems)
 
 
+@dataclass(frozen=True)
+class SplitStructs:
+    """Values of a struct column, none of them null, as a column for each part."""
+
+    columns: Sequence["Column"]
+
+
 def structs_of_columns(
-    columns: Iterable[list[Any]],
+    columns: Iterable[Column],
     schema: pa.Schema,
     *,
     absent: Collection[int],
     problems: dict[int, Problem],
 ) -> Decoded:
-    """Structs of columns of Python values, in the order of the schema.
+    """Structs of columns, in the order of the schema.
 
     `absent` are the indexes without a value, whose payload is null or has failed already.
     """
@@ -141,7 +151,7 @@ def structs_of_columns(
 
 
 def _join_columns(
-    columns: Iterable[list[Any]],
+    columns: Iterable[Column],
     fields: list[pa.Field],
     *,
     absent: Collection[int],
@@ -161,12 +171,17 @@ def _join_columns(
     return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
 
 
-def _convert(
-    values: list[Any], field: pa.Field, absent: Collection[int]
-) -> tuple[pa.Array, _Misfits]:
+def _convert(values: Column, field: pa.Field, absent: Collection[int]) -> tuple[pa.Array, _Misfits]:
     """The array of one column, and what does not fit it. Null is permitted at `absent`."""
-    kinds = set(map(type, values))
     misfits: _Misfits = {}
+    if isinstance(values, SplitStructs):
+        parts = list(field.type)
+        return _join_columns(values.columns, parts, absent=(), misfits=misfits), misfits
+    if isinstance(values, pa.Array):
+        assert values.type == field.type
+        assert not values.null_count
+        return values, misfits
+    kinds = set(map(type, values))
     if not field.nullable and NONE in kinds:
         for index, value in enumerate(values):
             if value is None and index not in absent:
