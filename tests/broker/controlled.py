@@ -12,7 +12,7 @@ from semel.broker.authority import Authority
 from semel.broker.network.administration import Administration
 from semel.broker.network.control_protocol import encode_request
 from semel.broker.network.control_settings import AuditSettings, ControlSettings
-from semel.broker.network.server import Server
+from semel.broker.network.server import Server, server_metrics
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import Connect, Decoder, Packet, Violation, encode
 from semel.store.store import Store
@@ -147,7 +147,7 @@ async def controlled(
     made = Controlled(server, administration, path)
     made.address = await server.start()
     try:
-        await administration.start(server, lambda: {"more": 1})
+        await administration.start(server, lambda: {"more": 1}, server_metrics(server).families)
         yield made
     finally:
         for link in made.links:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from semel.broker.network.server import Server, start_metrics
+from semel.broker.network.server import Server, server_metrics, start_metrics
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     MQTT5,
@@ -252,7 +252,7 @@ def test_a_port_in_use_is_one_sentence_and_the_broker_does_not_start() -> None:
 def test_readiness_says_why_clients_are_not_served() -> None:
     async def check() -> list[str | None]:
         server = Server(BrokerSettings(port=0, metrics_port=0))
-        endpoint = await start_metrics(server)
+        endpoint = await start_metrics(server, server_metrics(server))
         assert endpoint is not None
         found = [server.readiness()]
         await server.start()

@@ -94,11 +94,19 @@ class Process:
             assert time.monotonic() < end, self.said
             time.sleep(0.01)
 
-    def below(self, word: str) -> list[int]:
-        """Processes that it, and they, have started, with this word in their commands."""
-        family = [self.process.pid, *descendants([self.process.pid], list_processes())]
-        commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in family}
-        return [pid for pid, words in commands.items() if word.encode() in words]
+    def wait_for_child(self, word: str) -> int:
+        """The process below it that has this word in its command, as soon as there is one.
+
+        A child has the command of its parent until it has executed its own.
+        """
+        end = time.monotonic() + PATIENCE
+        while True:
+            for pid in descendants([self.process.pid], list_processes()):
+                with suppress(OSError):
+                    if word.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                        return pid
+            assert time.monotonic() < end, self.said
+            time.sleep(0.01)
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -187,8 +195,7 @@ def test_quiet_says_nothing_as_long_as_nothing_is_wrong(tmp_path: Path) -> None:
 def test_what_goes_wrong_in_the_broker_is_said(tmp_path: Path, quiet: tuple[str, ...]) -> None:
     with running(tmp_path, "--no-land", "--port", "0", "--json", *quiet) as made:
         made.invites()
-        (sealer,) = made.below("semel.store.sealer")
-        os.kill(sealer, signal.SIGKILL)
+        os.kill(made.wait_for_child("semel.store.sealer"), signal.SIGKILL)
         made.says("the sealer ended and is restarted")
         assert made.end() == 0
         said = [each for each in made.objects() if each["event"] == "logged"]

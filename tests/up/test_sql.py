@@ -15,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from semel.mqtt.properties import NO_PROPERTIES
 from semel.pipeline.errors import TableError
+from semel.pipeline.table_retention import remove_expired
 from semel.store.commit import Commit, RecordedMessage
 from semel.store.reading import NodeRecord, StreamCatalog
 from semel.store.roots import open_root
@@ -70,6 +71,21 @@ def test_all_views_of_one_question_are_of_one_moment(kept: Kept) -> None:
         " (select count(*) from messages_not_landed) as r",
     )
     assert row == {"m": 5, "n": 10, "j": 10, "r": 5}
+
+
+def test_rows_that_retention_has_removed_do_not_come_back_from_the_record(kept: Kept) -> None:
+    address = str(kept.lake / "messages")
+    far = 4e9
+    assert remove_expired(address, DeltaTable(address), 3600.0, now=far) is not None
+    rows = ask(kept.sql(), "select seq, landed from messages_now order by seq")
+    assert rows == [{"seq": seq, "landed": False} for seq in range(6, 11)]
+    assert ask(kept.sql(), "select count(*) as n from messages_once") == [{"n": 5}]
+    assert ask(kept.sql(), "select count(*) as n from messages") == [{"n": 0}]
+    # What lands from then on is there once.
+    kept.land(2)
+    rows = ask(kept.sql(), "select seq, landed from messages_now order by seq")
+    assert [row["seq"] for row in rows] == list(range(6, 11))
+    assert [row["landed"] for row in rows] == [True, True, False, False, False]
 
 
 def test_before_the_first_commit_there_is_what_is_not_landed(tmp_path: Path) -> None:

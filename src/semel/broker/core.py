@@ -468,7 +468,7 @@ class Broker:
                 return
             router.work += PACKET_WORK
             if isinstance(item, Violation):
-                self._close_for_violation(connection, item, now)
+                self._close_for_violation(connection, item, decoder.refused, now)
                 continue
             if not isinstance(item, Publish):
                 # Their cost grows with their items, which may be a few bytes each.
@@ -476,32 +476,41 @@ class Broker:
             # [MQTT-3.1.2-22] packets count, not bytes
             connection.last_packet_at = now
             self.counters.packets_received += 1
-            self._observe(connection, item, now)
+            self._observe(connection, item, at, now)
 
-    def _observe(self, connection: Connection, packet: Packet, now: float) -> None:
+    def _observe(self, connection: Connection, packet: Packet, at: int, now: float) -> None:
+        """Take a packet, which begins `at` this position of the received bytes."""
         try:
             # Size 0: the decoder has already refused packets that are too large.
             connection.exchange.observe(CLIENT, packet, 0)
         except Violation as violation:
+            data = connection.decoder.first_bytes(at)
             if violation.rule.closes:
-                self._close_for_violation(connection, violation, now)
+                self._close_for_violation(connection, violation, data, now)
                 return
             # The standard obliges the receiver to continue.
-            self.counters.break_rule(violation.rule)
+            self._note_violation(connection, violation, data, now)
             connection.exchange.observe(CLIENT, packet, 0, [])
         try:
             self._handle(connection, packet, now)
         except Violation as violation:
             violation.version = connection.exchange.version
-            self._close_for_violation(connection, violation, now)
+            data = connection.decoder.first_bytes(at)
+            self._close_for_violation(connection, violation, data, now)
+
+    def _note_violation(
+        self, connection: Connection, violation: Violation, data: bytes, now: float
+    ) -> None:
+        self.counters.break_rule(violation.rule)
+        self.oversight.violations.add(connection, violation, data, now)
 
     def _close_for_violation(
-        self, connection: Connection, violation: Violation, now: float
+        self, connection: Connection, violation: Violation, data: bytes, now: float
     ) -> None:
         """Close the connection, with a reason code if the version has a packet for it."""
         line = f"{connection.label} broke a rule: {violation}"
         self.log.problem(connection.log_source, line, now)
-        self.counters.break_rule(violation.rule)
+        self._note_violation(connection, violation, data, now)
         if connection.is_connected:
             reason = violation.rule.reason
             self._connections.disconnect(connection, reason, now, violation.rule.name)

@@ -1,4 +1,4 @@
-"""Values of clients, sessions, subscriptions and retained messages, for `semel ctl`.
+"""Values of clients, sessions, subscriptions, retained messages and violations, for `semel ctl`.
 
 Each function describes one thing, as values for JSON. The caller decides how many it asks for at a
 time: a broker may have a hundred thousand of each. Times are in seconds from now.
@@ -6,10 +6,11 @@ time: a broker may have a hundred thousand of each. Times are in seconds from no
 
 from semel.broker.connection import Connection
 from semel.broker.core import Broker
+from semel.broker.recent_violations import RecentViolation
 from semel.broker.session_state import SessionState
 from semel.broker.subscriptions import SubscriptionEntry
 from semel.mqtt.message import Message
-from semel.mqtt.packet_types import MQTT311
+from semel.mqtt.packet_types import MQTT311, PACKET_NAMES
 from semel.mqtt.session import NEVER_EXPIRES
 
 Values = dict[str, object]
@@ -89,6 +90,25 @@ def retained_values(message: Message, now: float) -> Values:
         "qos": message.qos,
         "bytes": len(message.payload),
         "expires_seconds": None if expires_at is None else round(max(0.0, expires_at - now), 1),
+    }
+
+
+def violation_values(entry: RecentViolation, now: float) -> Values:
+    """A rule that a client broke, once or several times; the bytes are of the last time."""
+    return {
+        "rule": entry.rule.name,
+        "sentence": entry.rule.sentence,
+        "statements": list(entry.statements),
+        "count": entry.count,
+        "seconds_ago": round(max(0.0, now - entry.last_at), 1),
+        "client": entry.client_id,
+        "user": entry.user,
+        "address": entry.address,
+        "version": "3.1.1" if entry.version == MQTT311 else "5.0",
+        "packet": PACKET_NAMES[entry.packet_type] if entry.packet_type else None,
+        "seen": entry.seen,
+        "bytes": entry.data.hex(),
+        "closed": entry.rule.closes,
     }
 
 

@@ -1,9 +1,11 @@
-"""What an operator imposes on the broker, and is told by it: bans, draining, the audit log."""
+"""What an operator imposes on the broker, and is told by it: bans, draining, the audit log, and
+violations."""
 
 from typing import Final, final
 
 from semel.broker.audit_events import AuditEvents
 from semel.broker.bans import Bans
+from semel.broker.recent_violations import RecentViolations
 from semel.mqtt.reasons import SERVER_SHUTTING_DOWN, SERVER_UNAVAILABLE, USE_ANOTHER_SERVER
 
 
@@ -42,13 +44,15 @@ class Draining:
 
 @final
 class Oversight:
-    """Bans, draining and audit events of one broker."""
+    """Bans, draining, audit events and violations of one broker."""
 
     bans: Final[Bans]
     draining: Final[Draining]
     audit: Final[AuditEvents]
+    violations: Final[RecentViolations]
 
     def __init__(self) -> None:
         self.bans = Bans()
         self.draining = Draining()
         self.audit = AuditEvents()
+        self.violations = RecentViolations()

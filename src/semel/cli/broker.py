@@ -29,11 +29,13 @@ from semel.cli.option_groups import CONNECTION, SemelCommand, grouped_option
 from semel.cli.safe_text import print_warnings
 from semel.cli.sections import SECTIONS
 from semel.cli.setting_options import options
+from semel.extras import MissingExtra, missing
 from semel.metrics.endpoint import CannotServeMetrics
 from semel.settings import Flags, Settings, describe, load
 from semel.store.opening import open_store
 from semel.store.schema import Unusable
 from semel.store.settings import StoreSettings, StreamSettings, check_streams, parse_stream
+from semel.web.page_process import PageProcess
 
 LOG: Final = logging.getLogger("semel.broker")
 
@@ -75,6 +77,12 @@ SEAL_SECONDS: Final = 5.0
     "unix:path, with further keys of [[listener]] after a ?, such as "
     "'mqtts://[::1]?certfile=a.pem&keyfile=b.pem'. May be repeated.",
 )
+@click.option(
+    "--web",
+    "serves_page",
+    is_flag=True,
+    help="Serve the page, as [web] says: http://127.0.0.1:8080. It needs --data.",
+)
 @json_option("Print the log to standard output as JSON, one object per line.")
 @click.option("--quiet", is_flag=True, help="Report problems only: --log-level warning.")
 @click.option("--check-config", is_flag=True, help="Check the settings and exit.")
@@ -84,6 +92,7 @@ def command(
     flags: Flags,
     given_streams: tuple[str, ...],
     urls: tuple[str, ...],
+    serves_page: bool,
     is_json: bool,
     quiet: bool,
     check_config: bool,
@@ -109,6 +118,8 @@ def command(
         click.echo("the settings are valid")
         return
     kept = settings.of(StoreSettings)
+    if serves_page:
+        check_page(kept)
     streams = [*settings.all_of(StreamSettings), *more_streams]
     check_streams(kept, streams)
     loaded = loaded_settings(settings, urls)
@@ -122,7 +133,10 @@ def command(
         again = load(SECTIONS, path=config, environ=os.environ, flags=flags)
         return loaded_settings(again, urls)
 
+    page = PageProcess(page_arguments(config, kept)) if serves_page else None
     try:
+        if page is not None:
+            page.start()
         if not kept.is_durable:
             with administered(settings, None) as administration:
                 run(
@@ -158,6 +172,24 @@ def command(
         # Log what led to the problem first.
         log.flush()
         raise click.ClickException(str(problem)) from None
+    finally:
+        if page is not None:
+            page.stop()
+
+
+def check_page(store: StoreSettings) -> None:
+    """Raise UsageError or MissingExtra if the page cannot be served."""
+    if store.data is None:
+        raise click.UsageError("--web needs --data: the page asks the control socket there")
+    absent = missing("web")
+    if absent:
+        raise MissingExtra(f"--web needs {', '.join(absent)}: pip install 'semel[web]'")
+
+
+def page_arguments(config: Path | None, store: StoreSettings) -> list[str]:
+    """The arguments of `semel web` for the page of this broker."""
+    found = [] if config is None else ["--config", str(config)]
+    return [*found, "--data", str(store.data)]
 
 
 def loaded_settings(settings: Settings, urls: tuple[str, ...]) -> LoadedSettings:

@@ -433,6 +433,41 @@ def delete_retained(broker: ControlClient, topic: str, is_json: bool) -> None:
     _report(found, f"retained message of {shown_text(topic)} deleted", is_json=is_json)
 
 
+# --- violations -----------------------------------------------------------------------------------
+
+
+@command.group(short_help="List the rules that clients broke.")
+def violations() -> None:
+    """List the rules of MQTT that clients broke."""
+
+
+@violations.command(
+    name="list",
+    short_help="List the rules that clients broke, the newest first.",
+    examples=("semel ctl violations list --data /var/lib/semel",),
+)
+@control_options
+@JSON
+def list_violations(broker: ControlClient, is_json: bool) -> None:
+    """List the rules that clients broke since the start of the broker, the newest first.
+
+    Violations of one user or address are counted together; client, packet and bytes are those of
+    the last one. `semel decode` explains the bytes, and `semel rules` the rule.
+    """
+    found, _ = broker.call("violations.list")
+    columns = (
+        _column("ago", "seconds_ago", shown_age),
+        _column("count"),
+        _column("client"),
+        _column("address"),
+        _column("packet"),
+        _column("rule"),
+        _column("seen"),
+        _column("bytes"),
+    )
+    _print_entries("violations", found, columns, is_json=is_json)
+
+
 # --- bans -----------------------------------------------------------------------------------------
 
 

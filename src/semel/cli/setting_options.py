@@ -65,8 +65,8 @@ HEADINGS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "land": {
         STORAGE: ("root", "stream", "lake", "table", "landing", "checkpoint"),
         MAINTENANCE: (
-            *("maintenance", "target_file_size", "small_files", "file_retention"),
-            "log_entries",
+            *("maintenance", "target_file_size", "small_files", "cluster_by", "retention"),
+            *("file_retention", "log_entries"),
         ),
         METRICS: ("metrics_host", "metrics_port"),
     },
@@ -74,6 +74,7 @@ HEADINGS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 # Metavars of flags that are settings only.
 SETTING_METAVARS: Final[Mapping[str, str]] = {
     "--checkpoint": "ADDRESS",
+    "--cluster-by": "COLUMN",
     "--master": "URL",
     "--metrics-host": "HOST",
     "--metrics-port": "PORT",

@@ -20,15 +20,16 @@ from semel.broker.settings import LOG_LEVELS
 from semel.cli.flags import CONFIG, QUIET, json_option, shared_option
 from semel.cli.line_queue import LineQueue
 from semel.cli.live_line import LiveLine
-from semel.cli.option_groups import SemelCommand
+from semel.cli.option_groups import CONNECTION, SemelCommand, grouped_option
 from semel.cli.output import encoded
 from semel.cli.safe_text import shown_text
 from semel.cli.sections import SECTIONS
 from semel.counts import count
+from semel.extras import missing
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.lake_address import local_folder
 from semel.settings import CONFIG_VARIABLE, SettingsError, load
-from semel.up.parts import BROKER, INFO, LANDING, parts
+from semel.up.parts import BROKER, INFO, LANDING, PAGE, parts
 from semel.up.plan import (
     UpPlan,
     check_extras,
@@ -39,6 +40,7 @@ from semel.up.plan import (
 )
 from semel.up.positions import read_extent, read_landed
 from semel.up.status import FinalTotals, StatusSnapshot, UpStatus
+from semel.up.status_file import remove_status, write_status
 from semel.up.suggestions import program_name, suggested_commands
 from semel.up.supervisor import (
     DIED,
@@ -51,6 +53,7 @@ from semel.up.supervisor import (
     Event,
     Supervisor,
 )
+from semel.web.settings import WebSettings
 
 REPORT_SECONDS: Final = 1.0
 # Without a terminal, how often the status is printed, if it has changed.
@@ -58,10 +61,13 @@ PLAIN_REPORT_SECONDS: Final = 60.0
 # If rows have been waiting to land for this long, the status says for how long.
 LONG_WAIT_SECONDS: Final = 5.0
 
+PAGE_OPTIONS: Final = "Page"
 STARTING_TEXTS: Final = {
     BROKER: "starting",
     LANDING: "starting Spark (about 15 s); the broker already accepts messages",
 }
+# A part whose start and end nobody waits for.
+QUIET_PARTS: Final = (PAGE,)
 STOPPING_TEXTS: Final = {
     BROKER: "shutting down: refusing new messages, flushing",
     LANDING: "shutting down: landing the sealed rows; Ctrl-C again leaves them to the next start",
@@ -81,10 +87,11 @@ STOPPING_TEXTS: Final = {
 @shared_option(
     "--data", help="The directory of the store, the record and the lake.  [default: semel-data]"
 )
-@shared_option("--host", help="The address to listen on.  [default: 127.0.0.1]")
-@shared_option("--port", help="The TCP port to listen on.  [default: 1883]")
-@click.option(
+@shared_option("--host", section=CONNECTION, help="The address to listen on.  [default: 127.0.0.1]")
+@shared_option("--port", section=CONNECTION, help="The TCP port to listen on.  [default: 1883]")
+@grouped_option(
     "--anonymous",
+    section=CONNECTION,
     is_flag=True,
     help="Let everyone who can reach the broker connect without a user name, also from other "
     "machines.",
@@ -112,6 +119,13 @@ STOPPING_TEXTS: Final = {
     help="Do not compact the table, clean its log or delete files that it no longer needs.",
 )
 @click.option("--no-land", is_flag=True, help="Run the broker only, without Spark and tables.")
+@grouped_option(
+    "--web-port",
+    section=PAGE_OPTIONS,
+    metavar="PORT",
+    help="The port of the page.  [or SEMEL_WEB_PORT; default: 8080]",
+)
+@grouped_option("--no-web", section=PAGE_OPTIONS, is_flag=True, help="Do not serve the page.")
 @json_option("Print events as JSON, one object per line.")
 @QUIET
 @click.version_option(__version__, prog_name="semel", message="%(prog)s %(version)s")
@@ -127,6 +141,8 @@ def command(
     interval: str | None,
     no_maintenance: bool,
     no_land: bool,
+    web_port: str | None,
+    no_web: bool,
     is_json: bool,
     quiet: bool,
 ) -> None:
@@ -150,6 +166,7 @@ def command(
             "interval": interval,
             "maintenance": False if no_maintenance else None,
         },
+        "web": {"port": web_port, "enabled": False if no_web else None},
     }
     flags = {
         name: {key: value for key, value in keys.items() if value is not None}
@@ -161,7 +178,14 @@ def command(
     settings = load(sections(SECTIONS), path=config, environ=os.environ, flags=flags)
     if config is None and CONFIG_VARIABLE in os.environ:
         config = Path(os.environ[CONFIG_VARIABLE])
-    plan = make_plan(settings, config=config, lands=not no_land, interval=interval)
+    plan = make_plan(
+        settings,
+        config=config,
+        lands=not no_land,
+        interval=interval,
+        serves_page=settings.of(WebSettings).enabled and not missing("web"),
+        web_port=web_port,
+    )
     check_extras(plan)
     report = UpReport(plan, is_json=is_json, quiet=quiet)
     try:
@@ -233,6 +257,8 @@ class UpReport:
             return
         text = {"text": event.text} if event.text else {}
         self._put_object(event.kind, part=event.part, **text, **event.facts)
+        if event.part in QUIET_PARTS and event.kind in (STARTING, STOPPING, STOPPED):
+            return
         if event.kind == READY:
             self._print(event.text, part=event.part)
             if event.part == BROKER:
@@ -289,6 +315,11 @@ class UpReport:
                 self.status.take_extent(read_extent(self.plan), now)
             snapshot, states = self.status.snapshot(now), self._supervisor.states
             self._put_object("status", parts=states, **asdict(snapshot))
+            deaths = self.status.deaths
+            write_status(
+                self.plan.data,
+                {"parts": states, "deaths": deaths, "lands": self.plan.lands, **asdict(snapshot)},
+            )
             if not self._line.is_enabled:
                 self._print_if_changed(snapshot, states, now)
             elif self._lines.is_empty:
@@ -310,6 +341,7 @@ class UpReport:
 
     def end(self) -> None:
         """Report the totals."""
+        remove_status(self.plan.data)
         self.status.take_extent(read_extent(self.plan), time.monotonic())
         landed: int | None = None
         reason = "the landing did not report it"

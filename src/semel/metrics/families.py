@@ -134,6 +134,23 @@ def histogram(name: str, help: str) -> MetricFamily:
     return MetricFamily(name, HISTOGRAM, help)
 
 
+def family_values(family: MetricFamily) -> object:
+    """The samples of a family, for JSON: one value, or one for each value of its label.
+
+    A histogram is its count and its sum, from which a reader computes the mean of an interval.
+    """
+    values = {
+        ",".join(value for _, value in sample.labels): {
+            "count": sample.value.total,
+            "sum": sample.value.sum,
+        }
+        if isinstance(sample.value, HistogramValue)
+        else sample.value
+        for sample in family.samples
+    }
+    return values[""] if list(values) == [""] else values
+
+
 def check_families(families: Iterable[MetricFamily]) -> None:
     """Raise ValueError if two families have one name, or two samples the same labels."""
     names: set[str] = set()

@@ -88,6 +88,9 @@ Packet = (
 # The first byte, four bytes of Remaining Length, and the longest body that they can announce.
 LARGEST_PACKET: Final = 5 + MAXIMUM_VARIABLE_BYTE_INTEGER
 
+# How many bytes of a packet that breaks a rule are kept, to be shown.
+SHOWN_BYTES: Final = 64
+
 # An upper bound for the bytes of a PUBLISH without properties besides its topic and payload.
 _PUBLISH_FRAMING: Final = 16
 
@@ -327,6 +330,8 @@ class Decoder:
     _at: int
     # The bytes of an incomplete packet, if there is one.
     _buffer: bytearray | None
+    # The first bytes of the packet that broke a rule.
+    refused: bytes
     _broken: bool
 
     def __init__(
@@ -346,6 +351,7 @@ class Decoder:
         self.begun = 0
         self.needed = 0
         self._buffer = None
+        self.refused = b""
         self._broken = False
 
     @property
@@ -400,6 +406,11 @@ class Decoder:
         ordinary packets without decoding them."""
         return self._data, self._at
 
+    def first_bytes(self, position: int) -> bytes:
+        """The first bytes of the packet at a position, which `next` has read, or could not."""
+        end = self._at if self._at > position else len(self._data)
+        return self._data[position : min(end, position + SHOWN_BYTES)]
+
     def move_to(self, position: int) -> None:
         """Let `next` read from `position`, where a packet begins or the received bytes end."""
         self._at = position
@@ -420,6 +431,7 @@ class Decoder:
             )
         except Violation as violation:
             self._broken = True
+            self.refused = self.first_bytes(self._at)
             self._data = b""
             return violation
         if decoded is None:

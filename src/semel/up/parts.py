@@ -2,8 +2,9 @@
 
     broker    `semel broker --json`, which records the stream; it runs its own sealer
     landing   `semel land --json`, which lands the record in the lake
+    page      `semel web --json`, which serves the page
 
-Both read the same file and environment as `semel up` itself. Values that `semel up` has from its
+All read the same file and environment as `semel up` itself. Values that `semel up` has from its
 flags or its own defaults are passed on as flags; addresses, which may contain secrets, as
 environment variables, which other users cannot see.
 
@@ -34,6 +35,7 @@ from semel.up.supervisor import LOGGED, PROBLEM, PROGRESS, READY, STDOUT, LineEv
 
 BROKER: Final = "broker"
 LANDING: Final = "landing"
+PAGE: Final = "page"
 # The level of a log line that reports no problem.
 INFO: Final = LOG_LEVELS[0]
 
@@ -41,6 +43,7 @@ INFO: Final = LOG_LEVELS[0]
 # may still have to start Spark for that.
 BROKER_STOP_SECONDS: Final = 60.0
 LANDING_STOP_SECONDS: Final = 90.0
+PAGE_STOP_SECONDS: Final = 10.0
 
 _TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")
 # The prefix of the line on standard error with which a command of semel reports why it exits. If it
@@ -51,6 +54,9 @@ _ERROR: Final = "Error: "
 def parts(plan: UpPlan, environ: Mapping[str, str]) -> list[Part]:
     """All parts, in the order in which they start and stop."""
     found = [broker_part(plan, environ)]
+    if plan.serves_page:
+        # Before the landing, so that it can be opened while Spark starts.
+        found.append(page_part(plan, environ))
     if plan.lands:
         found.append(landing_part(plan, environ))
     return found
@@ -101,6 +107,23 @@ def landing_part(plan: UpPlan, environ: Mapping[str, str]) -> Part:
         parse_landing_line,
         environment=environment,
         stop_seconds=LANDING_STOP_SECONDS,
+    )
+
+
+def page_part(plan: UpPlan, environ: Mapping[str, str]) -> Part:
+    """The part that serves the page."""
+    command = [*_semel(plan, "web"), "--json", "--data", str(plan.data)]
+    if plan.web_port is not None:
+        command += ["--port", plan.web_port]
+    environment = _environment(environ)
+    environment["SEMEL_LAND_ROOT"] = plan.record
+    environment["SEMEL_LAND_LAKE"] = plan.lake
+    return Part(
+        PAGE,
+        tuple(command),
+        parse_line,
+        environment=environment,
+        stop_seconds=PAGE_STOP_SECONDS,
     )
 
 

@@ -86,6 +86,9 @@ class UpPlan:
     landing: Path | None = None
     # The tables that are landed.
     tables: tuple[str, ...] = ()
+    # Whether the page is served, and where, if flags say so.
+    serves_page: bool = False
+    web_port: str | None = None
     # Those of data, root, lake, stream and table that have the same value if only the file is
     # read: a suggested command with --config does not need flags for them.
     by_file: frozenset[str] = frozenset()
@@ -112,7 +115,13 @@ def sections(known: Sequence[type[Section]]) -> tuple[type[Section], ...]:
 
 
 def make_plan(
-    settings: Settings, *, config: Path | None, lands: bool, interval: str | None
+    settings: Settings,
+    *,
+    config: Path | None,
+    lands: bool,
+    interval: str | None,
+    serves_page: bool = False,
+    web_port: str | None = None,
 ) -> UpPlan:
     """Make the plan from settings of `sections`. Raises SettingsError."""
     broker, store = settings.of(UpBrokerSettings), settings.of(StoreSettings)
@@ -173,6 +182,8 @@ def make_plan(
         maintenance=land.maintenance,
         landing=land.landing,
         tables=tables,
+        serves_page=serves_page,
+        web_port=web_port,
         by_file=frozenset() if config is None else _given_by_file(settings, config, lake),
     )
 

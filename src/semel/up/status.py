@@ -128,6 +128,11 @@ class UpStatus:
             return None
         return _integer(self._positions.get(self.node))
 
+    @property
+    def deaths(self) -> dict[str, str]:
+        """The reason of each part's last death, if it has not been ready since."""
+        return dict(self._deaths)
+
     def has_died(self, part: str) -> bool:
         """Whether a part has died and has not been ready since."""
         return part in self._deaths

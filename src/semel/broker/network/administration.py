@@ -17,6 +17,7 @@ from semel.broker.network.control_protocol import BadRequest
 from semel.broker.network.control_settings import AuditSettings, ControlSettings
 from semel.broker.network.unix_socket import SocketFileUnusable
 from semel.broker.oversight import Oversight
+from semel.metrics.families import MetricFamily
 
 LOG: Final = logging.getLogger("semel.broker")
 
@@ -56,15 +57,24 @@ class Administration:
         except (BanFileUnusable, AuditFileUnusable) as problem:
             raise AdministrationUnusable(str(problem)) from None
 
-    async def start(self, server: ControlledServer, describe: Callable[[], Values] = dict) -> None:
+    async def start(
+        self,
+        server: ControlledServer,
+        describe: Callable[[], Values] = dict,
+        families: Callable[[], list[MetricFamily]] = list,
+    ) -> None:
         """Open the control socket, if there is one. Raises AdministrationUnusable.
 
-        `describe` returns more values for `semel ctl status`.
+        `describe` returns more values for `semel ctl status`, and `families` the metrics.
         """
         if self._socket_path is None:
             return
         commands = ControlCommands(
-            server, reload=self._reload, ban_file=self._ban_file, describe=describe
+            server,
+            reload=self._reload,
+            ban_file=self._ban_file,
+            describe=describe,
+            families=families,
         )
         control = ControlServer(self._socket_path, commands)
         try:

@@ -24,12 +24,14 @@ from semel.broker.inspection import (
     session_values,
     subscription_values,
     traffic_values,
+    violation_values,
 )
 from semel.broker.network.ban_file import ban_values, write_bans
 from semel.broker.network.control_protocol import Arguments, BadRequest
 from semel.broker.network.log import level_name
 from semel.broker.network.peers import Peers
 from semel.broker.settings import LOG_LEVELS
+from semel.metrics.families import MetricFamily, family_values
 from semel.mqtt.packet_types import DISCONNECT
 from semel.mqtt.reasons import (
     ADMINISTRATIVE_ACTION,
@@ -99,16 +101,18 @@ class ControlCommands:
         reload: Callable[[], Awaitable[list[str]]],
         ban_file: Path | None,
         describe: Callable[[], Values],
+        families: Callable[[], list[MetricFamily]] = list,
         commit_seconds: float = COMMIT_SECONDS,
     ) -> None:
         """`reload` returns what it has done; without `ban_file` bans end with the process;
-        `describe` returns more values for `status`."""
+        `describe` returns more values for `status`, and `families` the metrics."""
         self._server = server
         self._broker = server.broker
         self._actions = server.broker.actions
         self._reload = reload
         self._ban_file = ban_file
         self._describe = describe
+        self._families = families
         self._commit_seconds = commit_seconds
         self._started_at = server.now()
         self._saving = asyncio.Lock()
@@ -149,6 +153,12 @@ class ControlCommands:
         if command == "bans.list":
             arguments.only()
             return await self._list_bans(send_page)
+        if command == "violations.list":
+            arguments.only()
+            return await self._list_violations(send_page)
+        if command == "metrics":
+            arguments.only()
+            return {each.name: family_values(each) for each in self._families()}
         if command == "top":
             arguments.only("count")
             rows = int(arguments.number("count", 20, most=MAXIMUM_ROWS))
@@ -163,7 +173,7 @@ class ControlCommands:
             arguments.only("topic")
             return await self._delete_retained(arguments.text("topic"), operator)
         if command == "disconnect":
-            arguments.only("client", "reason", "why")
+            arguments.only("client", "reason", "why", "by")
             return self._disconnect(arguments, operator)
         if command == "bans.add":
             arguments.only("kind", "value", "reason", "seconds")
@@ -277,6 +287,12 @@ class ControlCommands:
             await _send_pages(entries, send_page)
         return {}
 
+    async def _list_violations(self, send_page: SendPage) -> Values:
+        for found in _pages(self._broker.oversight.violations.newest_first(), PAGE_ENTRIES):
+            now = self._server.now()
+            await send_page([violation_values(each, now) for each in found])
+        return {}
+
     async def _top(self, rows: int, operator: Operator) -> Values:
         """The busiest clients since the last request of this operator.
 
@@ -351,7 +367,10 @@ class ControlCommands:
             raise BadRequest(f"client {client_id!a} is not connected")
         self._server.peers.tick()
         label = f"client {client_id!a} disconnected with 0x{reason:02x}"
-        self._record(operator, "client_disconnected", label, client=client_id)
+        # The user of the page, which acts for many.
+        by = arguments.optional_text("by")
+        values = {} if by is None else {"by": by}
+        self._record(operator, "client_disconnected", label, client=client_id, **values)
         return {"disconnected": client_id}
 
     async def _delete_session(self, client_id: str, operator: Operator) -> Values:

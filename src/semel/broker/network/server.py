@@ -452,11 +452,14 @@ async def serve(
     reloads: set[asyncio.Task[None]] = set()
     if load_settings is not None:
         call_on_signal(signal.SIGHUP, partial(start_reload, server, reloads, administration))
-    metrics = await start_metrics(server)
+    numbers = server_metrics(server)
+    metrics = await start_metrics(server, numbers)
     await server.start()
     if administration is not None:
         try:
-            await administration.start(server, lambda: listeners_event(server.listeners))
+            await administration.start(
+                server, lambda: listeners_event(server.listeners), numbers.families
+            )
         except AdministrationUnusable:
             await server.stop()
             raise
@@ -496,13 +499,18 @@ def start_reload(
         task.add_done_callback(reloads.discard)
 
 
-async def start_metrics(server: Server) -> MetricsEndpoint | None:
+def server_metrics(server: Server) -> BrokerMetrics:
+    """The metrics of a server."""
+    space = FreeSpace(server.store.folder) if isinstance(server.store, DiskStore) else None
+    return BrokerMetrics(server, space)
+
+
+async def start_metrics(server: Server, numbers: BrokerMetrics) -> MetricsEndpoint | None:
     """Serve the metrics of a server, if the settings say so. Raises CannotServeMetrics."""
     port = server.settings.metrics_port
     if port is None:
         return None
-    space = FreeSpace(server.store.folder) if isinstance(server.store, DiskStore) else None
-    endpoint = MetricsEndpoint(BrokerMetrics(server, space))
+    endpoint = MetricsEndpoint(numbers)
     host, port = await endpoint.start(server.settings.metrics_host, port)
     LOG.info("serving metrics on http://%s:%d/metrics", f"[{host}]" if ":" in host else host, port)
     return endpoint

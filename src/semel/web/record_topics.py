@@ -1,0 +1,180 @@
+"""Follows the record of a stream, and keeps a tree of its topics.
+
+The record is followed only while somebody looks: `follow` reads what is new, and after a pause it
+begins with the newest rows again. Rows are read from segments. Rows that are not sealed are read
+from the store only if they are few, because reading them costs more.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from semel.store.reading import NodeRecord, ReadOptions, StreamCatalog
+from semel.store.roots import RootError
+from semel.store.schema import Unusable
+from semel.store.segments import RecordError
+from semel.web.payloads import describe_payload
+from semel.web.topic_tree import KEPT_BYTES, LastMessage, TopicBranch, TopicTree
+
+# Rows that are read when somebody begins to look, and at most per interval; more are skipped.
+FIRST_ROWS: Final = 20_000
+INTERVAL_ROWS: Final = 50_000
+# Rows that are read although they are not sealed.
+UNSEALED_ROWS: Final = 500
+# After so long a pause the newest rows are read again, and none of those between.
+PAUSE_SECONDS: Final = 60.0
+HISTORY_ROWS: Final = 500
+# Rows of the record that are searched for one topic.
+SEARCHED_ROWS: Final = 2_000_000
+
+_COLUMNS: Final = ("seq", "received", "topic", "payload", "qos", "retain")
+_HISTORY_COLUMNS: Final = (*_COLUMNS, "client_id")
+
+Values = dict[str, Any]
+
+
+class RecordUnreadable(Exception):
+    """Why the record cannot be read, in one sentence."""
+
+
+class RecordTopics:
+    """The topics of one stream. Its methods block, and are called one at a time."""
+
+    def __init__(self, data: Path | None, root: str | None, stream: str) -> None:
+        self._data = data
+        self._root = root
+        self.stream = stream
+        self.tree = TopicTree()
+        # By node: the last row that was read.
+        self._read_up_to: dict[str, int] = {}
+        self._followed_at = float("-inf")
+        # The processor time that the last `follow` took.
+        self.follow_seconds = 0.0
+
+    def follow(self) -> TopicTree:
+        """Read what is new, and return the tree. Raises RecordUnreadable."""
+        now, began = time.monotonic(), time.thread_time()
+        since = now - self._followed_at
+        if since > PAUSE_SECONDS:
+            self._read_up_to = {}
+        self._followed_at = now
+        with self._catalog() as catalog:
+            for record in catalog.records(self.stream):
+                self._follow(record)
+        self.tree.end_interval(min(since, PAUSE_SECONDS))
+        self.follow_seconds = time.thread_time() - began
+        return self.tree
+
+    def _follow(self, record: NodeRecord) -> None:
+        summary = record.summary()
+        last = summary.last
+        if last - summary.sealed > UNSEALED_ROWS:
+            last = summary.sealed
+        known = self._read_up_to.get(record.node)
+        if known is None:
+            first = max(summary.first, last - FIRST_ROWS + 1)
+        else:
+            first = max(summary.first, known + 1, last - INTERVAL_ROWS + 1)
+        self._read_up_to[record.node] = max(last, known or 0)
+        if first > last:
+            return
+        for table in record.tables(first, last, ReadOptions(columns=_COLUMNS)):
+            self._add(table)
+
+    def _add(self, table: Any) -> None:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        grouped = table.group_by("topic").aggregate([("seq", "count"), ("seq", "max")])
+        counts = dict(
+            zip(
+                grouped.column("topic").to_pylist(),
+                grouped.column("seq_count").to_pylist(),
+                strict=True,
+            )
+        )
+        newest = table.filter(pc.is_in(table.column("seq"), grouped.column("seq_max")))
+        payload = newest.column("payload")
+        columns = (
+            newest.column("topic"),
+            newest.column("received").cast(pa.int64()),
+            pc.binary_slice(payload, 0, KEPT_BYTES),
+            pc.binary_length(payload),
+            newest.column("qos"),
+            newest.column("retain"),
+        )
+        # By columns, which is quicker than by rows.
+        for topic, at, begins, size, qos, retain in zip(
+            *(each.to_pylist() for each in columns), strict=True
+        ):
+            last = LastMessage(at / 1e6, begins, size, qos, retain)
+            self.tree.add(topic, counts[topic], last)
+
+    def history(self, topic: str, seconds: float) -> Values:
+        """The newest messages of a topic during the last seconds. Raises RecordUnreadable."""
+        import pyarrow.compute as pc
+
+        since = int((time.time() - seconds) * 1e6)
+        rows: list[Values] = []
+        is_complete = True
+        with self._catalog() as catalog:
+            for record in catalog.records(self.stream):
+                last = record.last()
+                begins = record.first_since(since)
+                if begins is None:
+                    continue
+                first = max(begins, last - SEARCHED_ROWS + 1)
+                is_complete &= first == begins
+                for table in record.tables(first, last, ReadOptions(columns=_HISTORY_COLUMNS)):
+                    found = table.filter(pc.equal(table.column("topic"), topic))
+                    rows += found.to_pylist()
+                    if len(rows) > 2 * HISTORY_ROWS:
+                        del rows[: len(rows) - HISTORY_ROWS]
+                        is_complete = False
+        rows.sort(key=lambda row: row["received"], reverse=True)
+        return {
+            "rows": [
+                {
+                    "at": row["received"].timestamp(),
+                    "seq": row["seq"],
+                    "payload": describe_payload(row["payload"]),
+                    "qos": row["qos"],
+                    "retain": row["retain"],
+                    "client": row["client_id"],
+                }
+                for row in rows[:HISTORY_ROWS]
+            ],
+            "more": not is_complete or len(rows) > HISTORY_ROWS,
+        }
+
+    @contextmanager
+    def _catalog(self) -> Iterator[StreamCatalog]:
+        try:
+            with StreamCatalog(self._data, self._root) as catalog:
+                yield catalog
+        except (RecordError, RootError, Unusable, OSError) as problem:
+            raise RecordUnreadable(" ".join(str(problem).split())) from None
+
+
+def describe_topic(branch: TopicBranch) -> Values:
+    """A branch of the tree, as the page shows it."""
+    last = branch.last
+    return {
+        "key": branch.key,
+        "level": branch.level,
+        "topic": branch.topic,
+        "children": len(branch.children),
+        "topics": branch.topics,
+        "messages": branch.messages,
+        "rate": round(branch.rate, 2),
+        "last": None
+        if last is None
+        else {
+            "at": last.at,
+            "payload": {**describe_payload(last.payload), "size": last.size},
+            "qos": last.qos,
+            "retain": last.retain,
+        },
+    }
