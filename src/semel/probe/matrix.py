@@ -1,0 +1,94 @@
+"""Examines many subjects, here or on a Spark cluster, one task per subject.
+
+A task is a text in, and a text out, so that it runs in any process that has semel.
+"""
+
+import asyncio
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+
+from semel.client.address import parse_address
+from semel.client.tls import TlsError, make_context
+from semel.probe.broker_cases import CASES
+from semel.probe.broker_control import BrokerControl, ControlCommandFailed
+from semel.probe.client_examination import examine_client
+from semel.probe.codec_examination import examine_codec
+from semel.probe.examination import Examination
+from semel.probe.outcomes import CannotExamine, ExaminationReport, report_from_json
+from semel.probe.subjects_file import VERSIONS, MatrixSubject, subject_from_text
+from semel.probe.trial import Subject
+
+
+@dataclass(frozen=True)
+class SubjectResult:
+    """The report on a subject, or why it could not be examined."""
+
+    name: str
+    report: ExaminationReport | None
+    problem: str = ""
+
+
+def examine_subject(text: str) -> str:
+    """Examine the subject that `as_text` wrote. Returns a JSON text; never raises."""
+    subject = subject_from_text(text)
+    try:
+        report = asyncio.run(_examine(subject))
+    except (CannotExamine, ControlCommandFailed, TlsError, OSError) as problem:
+        return json.dumps({"name": subject.name, "problem": str(problem)})
+    except Exception as problem:  # one subject must not end the examination of the others
+        return json.dumps({"name": subject.name, "problem": f"semel probe failed: {problem!r}"})
+    report.name = subject.name
+    return json.dumps({"name": subject.name, "report": report.as_json()})
+
+
+def result_of(text: str) -> SubjectResult:
+    """What `examine_subject` returned."""
+    value = json.loads(text)
+    if "report" not in value:
+        return SubjectResult(value["name"], None, value["problem"])
+    return SubjectResult(value["name"], report_from_json(value["report"]))
+
+
+def examine_here(
+    subjects: Sequence[MatrixSubject], *, at_once: int, on_done: Callable[[SubjectResult], None]
+) -> list[SubjectResult]:
+    """Examine the subjects in this process, `at_once` at a time. Returns them in their order."""
+    found: dict[str, SubjectResult] = {}
+    with ThreadPoolExecutor(max_workers=at_once) as pool:
+        futures = [pool.submit(examine_subject, subject.as_text()) for subject in subjects]
+        for future in as_completed(futures):
+            result = result_of(future.result())
+            found[result.name] = result
+            on_done(result)
+    return [found[subject.name] for subject in subjects]
+
+
+async def _examine(subject: MatrixSubject) -> ExaminationReport:
+    versions = [VERSIONS[version] for version in subject.versions]
+    if subject.kind == "codec":
+        return await examine_codec(
+            shlex.split(subject.codec), versions=subject.versions, timeout=subject.timeout
+        )
+    if subject.kind == "client":
+        return await examine_client(shlex.split(subject.client), versions=versions)
+    address = parse_address(subject.broker)
+    tls = make_context(cafile=subject.cafile or None) if address.secure else None
+    control = BrokerControl(address, subject.start, subject.stop, subject.kill)
+    user = None if address.user_name is None else address.user_name.encode()
+    examination = Examination(
+        Subject(address, tls, user, address.password, subject.prefix, subject.timeout),
+        CASES,
+        versions=versions,
+        control=control,
+        name=subject.name,
+    )
+    try:
+        await examination.run()
+    finally:
+        # What this examination has started, it stops.
+        if subject.start and subject.stop:
+            await control.stop()
+    return examination.report()
