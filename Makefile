@@ -4,7 +4,8 @@
 #   .venv        pinned tools, semel's dependencies, and (make install) the wheel
 #   .venv-wheel  the wheel as a user installs it, plus what its tests need; never the source tree
 #   .venv-run    the wheel and what running it needs (make run, make demo); no tools
-#   .build       stamps, the build's log, coverage data
+#   .venv-docs   what builds the site of the documentation (make docs), and nothing else
+#   .build       stamps, the build's log, coverage data, the site
 
 PYTHON ?= python3
 ARGS ?=
@@ -60,6 +61,7 @@ WHEEL := .build/wheel
 WHEEL_TOOLS := .venv-wheel/.tools
 WHEEL_INSTALLED := .venv-wheel/.semel
 RUN_TOOLS := .venv-run/.tools
+DOCS_TOOLS := .venv-docs/.tools
 ifeq ($(COMPILE),1)
 RUN_INSTALLED := .venv-run/.semel-compiled
 PURE := env
@@ -137,6 +139,28 @@ format: $(TOOLS) ## Format the sources and apply the linter's safe fixes
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 
+.PHONY: docs
+docs: $(DOCS_TOOLS) | .build ## Build the site of the documentation into .build/site
+	@# Material says at each run that mkdocs 2 will not support it.
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs --quiet build --strict
+	@echo "built: .build/site/index.html"
+
+.PHONY: reference
+reference: $(TOOLS) ## Write the pages that are generated from the code: commands, API
+	env $(SOURCES) .venv/bin/python -m tests.reference
+
+.PHONY: screenshots
+screenshots: $(TOOLS) ## Take the pictures of the page in docs/images (ARGS=--fake: without semel up)
+	env $(SOURCES) .venv/bin/python -m tests.web.page_screenshots $(ARGS)
+
+.PHONY: recording
+recording: $(TOOLS) ## Record semel demo as the moving picture docs/images/demo.svg
+	env $(SOURCES) .venv/bin/python -m tests.lab.demo_recording $(ARGS)
+
+.PHONY: extra-sizes
+extra-sizes: $(TOOLS) ## Measure what each extra installs; downloads about 1 GB (ARGS="web sql")
+	env $(SOURCES) .venv/bin/python -m tests.reference.extra_sizes $(ARGS)
+
 .PHONY: run
 run: $(RUN_INSTALLED) ## Start broker, record and landing (ARGS="--port 1884"); Ctrl-C ends them
 	@echo "make: semel up $(ARGS)"
@@ -154,6 +178,14 @@ bench: $(WHEEL_INSTALLED) ## Measure the compiled package beside its peers
 .PHONY: fuzz
 fuzz: $(WHEEL_INSTALLED) ## Feed the compiled package random input for long (ARGS=...)
 	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.fuzz $(ARGS)
+
+.PHONY: probe-mutants
+probe-mutants: $(TOOLS) ## Examine every broker with a deliberate fault by every case
+	env $(SOURCES) .venv/bin/python -m tests.long.probe_mutants $(ARGS)
+
+.PHONY: probe-clients
+probe-clients: $(WHEEL_INSTALLED) ## Examine semel's client by every case, five times
+	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.client_probe $(ARGS)
 
 .PHONY: mutants
 mutants: $(TOOLS) ## Break the sources on purpose; the tests must notice (ARGS=...)
@@ -205,7 +237,7 @@ coverage: $(TOOLS) ## Check that each core module is covered by its own test fil
 	env $(SOURCES) .venv/bin/python -m tests.long.coverage
 
 LONG := test-without-epoll coverage schedules histories client-schedules simulate connection-floods kills client-kills \
-    ingest-kills bridge-kills pipeline-kills fuzz mutants
+    ingest-kills bridge-kills pipeline-kills fuzz mutants probe-mutants probe-clients
 
 .PHONY: test-long
 test-long: test $(LONG) ## Run everything, long runs too
@@ -216,7 +248,7 @@ wheel: $(WHEEL) ## Build the wheel into dist/
 
 .PHONY: clean
 clean: ## Remove everything that make made
-	rm -rf .venv .venv-wheel .venv-run .build build dist src/*.egg-info
+	rm -rf .venv .venv-wheel .venv-run .venv-docs .build build dist src/*.egg-info
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
@@ -264,6 +296,12 @@ $(WHEEL_INSTALLED): $(WHEEL) $(WHEEL_TOOLS)
 	.venv-wheel/bin/python $(PIP) install --force-reinstall --no-deps dist/*.whl
 	.venv-wheel/bin/python $(PIP) install $(PIN) dist/*.whl
 	.venv-wheel/bin/python $(PIP) check
+	@touch $@
+
+$(DOCS_TOOLS): pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear .venv-docs
+	.venv-docs/bin/python $(PIP) install $(PIN) pip
+	.venv-docs/bin/python $(PIP) install $(PIN) --group docs
 	@touch $@
 
 # Each step says what it does: the first one downloads hundreds of megabytes. The requirements are

@@ -28,6 +28,9 @@ settings.load_profile("suite")
 # A Spark that lives for a minute should not spend a third of it on being quick for hours.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
+# Tests run beside each other, and the page has one port by default. Those of the page set another.
+os.environ.setdefault("SEMEL_WEB_ENABLED", "false")
+
 SOURCES = Path(__file__).resolve().parent.parent / "src"
 
 # What measures this process, if it was told to at its start.

@@ -11,13 +11,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-PARTS = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
+PARTS = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
 # What is compiled of these rooms.
 STORE = ("commit", "row_checksums", "row_flags", "rows", "store", "streams", "write_batch")
 NETWORK = ("peers", "plain_sockets")
@@ -185,6 +186,20 @@ def test_a_wheel_built_without_a_compiler_works_uncompiled(copy: Path, tmp_path:
     check_pure(wheel, output, "no working C compiler: ")
     program = "import semel.mqtt; print(semel.mqtt.__file__)"
     assert str(tmp_path / "site") in run_installed(wheel, tmp_path / "site", program)
+
+
+@builds
+def test_a_source_distribution_has_what_a_wheel_is_built_from_and_no_tests(copy: Path) -> None:
+    (copy / "tests").mkdir()
+    (copy / "tests" / "test_half.py").touch()
+    command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", "dist", "."]
+    subprocess.run(command, cwd=copy, stdout=subprocess.DEVNULL, check=True)
+    (archive,) = (copy / "dist").iterdir()
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+    assert {*PARTS, "src/semel/web/page/index.html"} <= names
+    check_contents([name.removeprefix("src/") for name in names if name.startswith("src/semel/")])
+    assert not [name for name in names if name.startswith("tests")]
 
 
 @builds

@@ -599,3 +599,82 @@ def test_the_pods_settings_load(tmp_path: Path) -> None:
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     assert listener.effective_port == ports["mqtts"]
     assert metrics_port(settings, "broker") == ports["metrics"]
+
+
+# --- wheels ---------------------------------------------------------------------------------------
+
+RELEASE = DEPLOY / "wheels" / "release.yaml"
+CIBUILDWHEEL = DEPLOY / "wheels" / "cibuildwheel.toml"
+
+
+def release_jobs() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(RELEASE.read_text())["jobs"]
+    return found
+
+
+def release_steps(job: str) -> list[str]:
+    """The shell steps of a job."""
+    return [step["run"] for step in release_jobs()[job]["steps"] if "run" in step]
+
+
+def test_the_release_publishes_tags_only_and_what_was_built_and_tested() -> None:
+    jobs = release_jobs()
+    publish = jobs["publish"]
+    assert publish["if"] == "github.ref_type == 'tag'"
+    assert set(publish["needs"]) == set(jobs) - {"publish"}
+    # YAML reads the key `on` as true.
+    events = yaml.safe_load(RELEASE.read_text())[True]
+    assert set(events) == {"push", "workflow_dispatch"}
+    assert events["push"] == {"tags": ["v*"]}
+
+
+def test_no_job_of_the_release_may_more_than_it_must() -> None:
+    assert yaml.safe_load(RELEASE.read_text())["permissions"] == {"contents": "read"}
+    granted = {
+        name: job["permissions"] for name, job in release_jobs().items() if "permissions" in job
+    }
+    assert granted == {"publish": {"id-token": "write"}}
+    # Who publishes runs nothing of the repository.
+    assert release_steps("publish") == []
+    assert "secrets." not in RELEASE.read_text()
+
+
+def test_every_action_of_the_release_has_a_version() -> None:
+    used = [
+        step["uses"] for job in release_jobs().values() for step in job["steps"] if "uses" in step
+    ]
+    assert used
+    for each in used:
+        assert re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v\d+)", each), each
+
+
+def test_every_step_of_the_release_is_a_valid_shell_command() -> None:
+    steps = [step for job in release_jobs() for step in release_steps(job)]
+    assert len(steps) >= 6
+    for step in steps:
+        subprocess.run(["sh", "-n", "-c", step], check=True)
+
+
+def test_every_file_that_the_release_names_exists() -> None:
+    steps = " ".join(step for job in release_jobs() for step in release_steps(job))
+    assert str(CIBUILDWHEEL.relative_to(HOME)) in steps
+    assert "--build-constraint constraints.txt" in steps
+    settings = tomllib.loads(CIBUILDWHEEL.read_text())["tool"]["cibuildwheel"]
+    assert settings["environment"] == {"PIP_BUILD_CONSTRAINT": "/project/constraints.txt"}
+    for folder in re.findall(r"tests/\w+", " ".join(settings["test-command"])):
+        assert (HOME / folder).is_dir()
+    # One version of cibuildwheel, in both files.
+    versions = re.findall(r"cibuildwheel==([\d.]+)", steps + CIBUILDWHEEL.read_text())
+    assert len(versions) == 2
+    assert len(set(versions)) == 1
+
+
+def test_wheels_are_compiled_for_every_python_and_pure_for_the_others() -> None:
+    settings = tomllib.loads(CIBUILDWHEEL.read_text())["tool"]["cibuildwheel"]
+    assert settings["build"] == [f"cp3{minor}-manylinux_*" for minor in range(11, 15)]
+    project = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == ">=3.11"
+    # A wheel that is not compiled is an error.
+    assert settings["test-command"][0] == "semel version | grep '(compiled)'"
+    assert "SEMEL_TEST_MODE=compiled" in settings["test-command"][1]
+    assert any("SEMEL_PURE=1" in step for step in release_steps("source"))

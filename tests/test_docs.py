@@ -24,10 +24,12 @@ from click.testing import CliRunner
 
 from semel import Client, Disconnected, Refused, cli
 from semel.broker.authority import Authority
+from semel.cli.probe import DEFAULT, ProbeGroup
 from semel.cli.sections import SECTIONS
 from semel.lab.testing import TestBroker
 from semel.mqtt import Auth, ConnAck, Connect, Properties
 from semel.pipeline.landing_file import read_landing_file
+from semel.probe.subjects_file import read_subjects
 from semel.settings import SettingsError, load
 from tests.broker.live import Process
 from tests.broker.world import World
@@ -56,9 +58,12 @@ RUN_BY = {
     "program/codec.md": "test_docs.py",
     "program/sessions.md": "test_docs.py",
     "program/testing.md": "lab/test_testing_page.py",
+    "reference/codec-adapter.md": "probe/test_codec_libraries.py",
+    "start/recipes.md": "pipeline/test_start_pages.py",
+    "start/tutorial.md": "pipeline/test_start_pages.py",
 }
 # Commands that pages mention and that do not exist yet.
-PLANNED = {"probe", "audit"}
+PLANNED = {"audit"}
 # What ends a command in a shell.
 SHELL = ("|", ">", "<", "&", ";")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -114,9 +119,14 @@ def links_of(page: Path) -> list[str]:
 
 
 def anchors_of(page: Path) -> set[str]:
-    """The names of a page's headings, as they stand behind a #."""
-    heads = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+    """The names of a page's headings, as they stand behind a #. Of those that are the same, the
+    second has -1 behind its name, and so on."""
+    heads = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text("utf-8")), re.MULTILINE)
+    names = [re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads]
+    repeats = [names[:place].count(name) for place, name in enumerate(names)]
+    return {
+        f"{name}-{count}" if count else name for name, count in zip(names, repeats, strict=True)
+    }
 
 
 @pytest.mark.parametrize("page", WITH_LINKS, ids=lambda page: str(page.relative_to(HOME)))
@@ -193,6 +203,8 @@ def resolve(words: list[str]) -> tuple[click.Command, click.Context, list[str]]:
     command: click.Command = cli.group
     context = click.Context(cli.group)
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        if isinstance(command, ProbeGroup) and "://" in words[0]:
+            words = [DEFAULT, *words]
         name, *words = words
         found = command.get_command(context, name)
         assert found is not None, name
@@ -213,7 +225,12 @@ def flags_of(command: click.Command, context: click.Context) -> set[str]:
     return flags
 
 
-@EVERY_PAGE
+# tests/cli/test_conventions.py checks the examples of commands, which the page of commands repeats.
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page.name != "commands.md"],
+    ids=lambda page: str(page.relative_to(HOME / "docs")),
+)
 def test_every_command_in_a_block_is_valid(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,6 +405,10 @@ def test_every_settings_file_of_a_page_loads(page: Path, tmp_path: Path) -> None
             path = tmp_path / "landing.toml"
             path.write_text(block, "utf-8")
             assert read_landing_file(path).tables
+        elif kind == "toml" and block.startswith("# subjects.toml\n"):
+            path = tmp_path / "subjects.toml"
+            path.write_text(block, "utf-8")
+            assert read_subjects(path)
         elif kind == "toml":
             path = tmp_path / "semel.toml"
             path.write_text(block, "utf-8")
@@ -412,3 +433,17 @@ def test_the_page_on_settings_shows_how_errors_are_reported(tmp_path: Path) -> N
     with pytest.raises(SettingsError) as caught:
         load(SECTIONS, path=path, environ={"SEMEL_BROKER_HOTS": "::"}, flags={})
     assert str(caught.value).replace(f"{tmp_path}/", "") + "\n" == shown
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+
+def test_the_figures_of_the_page_on_sizing_are_those_of_the_measurements() -> None:
+    text = (HOME / "docs" / "operate" / "sizing.md").read_text("utf-8")
+    measured = (HOME / "bench" / "README.md").read_text("utf-8").splitlines()
+    table = text.partition("## The figures")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| [^|]+ \| ([\d.,]+)[^|]* \| `([^`]+)` \|$", table, re.MULTILINE)
+    assert len(rows) > 15
+    for figure, row in rows:
+        lines = [line for line in measured if row in line]
+        assert any(re.search(rf"(?<![\d.,]){figure}(?![\d.])", line) for line in lines), row

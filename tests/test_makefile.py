@@ -53,9 +53,18 @@ def test_what_is_run_has_what_the_extra_all_brings(tmp_path: Path) -> None:
     assert set(listed) == {*project["dependencies"], *wanted}
 
 
+def test_the_site_is_built_strictly_in_an_environment_that_has_nothing_else(
+    tmp_path: Path,
+) -> None:
+    steps = make(tmp_path, "--dry-run", "docs")
+    assert "mkdocs --quiet build --strict" in steps
+    assert re.findall(r"--group (\w+)", steps) == ["docs"]
+    assert not re.search(r"\.venv(-wheel|-run)?/", steps)
+
+
 def test_what_make_makes_is_ignored_and_cleaned() -> None:
     ignored = (ROOT / ".gitignore").read_text("utf-8").split()
     cleaned = (ROOT / "Makefile").read_text("utf-8").partition("\nclean:")[2].partition("\n\n")[0]
-    for folder in (".venv", ".venv-wheel", ".venv-run", ".build", "dist"):
+    for folder in (".venv", ".venv-wheel", ".venv-run", ".venv-docs", ".build", "dist"):
         assert f"/{folder}/" in ignored
         assert f" {folder} " in cleaned

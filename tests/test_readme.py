@@ -7,7 +7,8 @@ Every command and example of the README is run by a test:
     the example for asyncio     tests/client/test_page.py
     the example for pytest      here
     the landing file            here, that it is one; tests/pipeline lands such files
-    the last line of the demo   tests/cli/test_demo.py; here, that the README shows its format
+    the last line of the demo   tests/cli/test_demo.py; here, that it is that of the recording
+    the promises                the tests that they name; here, that there are such tests
 
 `pip install` and the make targets would build an environment each time. Here only their extras and
 targets are looked up; tests/test_build.py and tests/test_extras.py build and install the package.
@@ -91,7 +92,7 @@ def test_the_example_for_pytest_passes(
 def test_every_extra_of_the_readme_exists() -> None:
     project = tomllib.loads((HOME / "pyproject.toml").read_text("utf-8"))["project"]
     named = set(re.findall(r"\.\[(\w+)\]", TEXT))
-    assert named == {"all", "broker", "decoders", "sql", "spark"}
+    assert named == {"all", "broker", "decoders", "sql", "spark", "web"}
     assert named <= set(project["optional-dependencies"])
 
 
@@ -110,38 +111,96 @@ def test_every_make_target_of_the_readme_exists() -> None:
     assert named <= set(targets)
 
 
-def test_the_last_line_of_the_demo_is_what_the_demo_prints() -> None:
-    (shown,) = re.findall(r"^published .*$", TEXT, re.MULTILINE)
-    verdict = Verdict(50_000, 635, 50_000, 50_000, 0, 0, (), 0)
-    assert str(verdict) == shown
+PROMISES = re.findall(r"^\| (.+) \| \[`(\w+)`\]\((tests/[\w/]+\.py)\) \|$", TEXT, re.MULTILINE)
+
+
+def is_test(name: str, path: str) -> bool:
+    """Whether pytest runs a function of this name in this file, and does not always skip it."""
+    file = HOME / path
+    if not file.name.startswith("test_") or not name.startswith("test_") or not file.exists():
+        return False
+    return any(
+        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name == name
+        and any(isinstance(each, ast.Assert | ast.Call) for each in ast.walk(node))
+        and not any(
+            re.search(r"mark\.(skip|xfail)\b", ast.unparse(each)) for each in node.decorator_list
+        )
+        for node in ast.parse(file.read_text("utf-8")).body
+    )
+
+
+def test_every_promise_names_a_test() -> None:
+    section = TEXT.partition("\n## Promises\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")]
+    # The first row has the titles.
+    assert len(PROMISES) == len(rows) - 1 >= 10
+
+
+@pytest.mark.parametrize(("promise", "name", "path"), PROMISES)
+def test_the_test_of_a_promise_exists(promise: str, name: str, path: str) -> None:
+    assert is_test(name, path), promise
 
 
 @pytest.mark.parametrize(
-    ("row", "section", "figures"),
+    ("name", "path"),
     [
-        ("QoS 0, 16 B, pipelined", "## The broker", ("| a: 1→1 ", "0.067", "10.7")),
-        ("QoS 1, durable sessions, 200 B", "## The store", ("| durable1: ", "5.89", "23.4")),
-        ("QoS 0, one message at a time", "## The broker", ("| p50: ", "10.1", "11.4")),
-        ("a new connection", "## The broker", ("| connections: ", "108 / 2.30", "77.7 / 0.73")),
-        ("client, publish QoS 1", "## The client", ("| publish, QoS 1 ", "11.4", "97.3")),
+        ("test_every_promise_is_broken", "tests/test_readme.py"),
+        ("is_test", "tests/test_readme.py"),
+        ("test_every_promise_names_a_test", "tests/test_nothing.py"),
+        ("test_every_promise_names_a_test", "tests/modes.py"),
+    ],
+)
+def test_a_promise_whose_test_does_not_exist_is_noticed(name: str, path: str) -> None:
+    assert not is_test(name, path)
+    assert is_test("test_every_promise_names_a_test", "tests/test_readme.py")
+
+
+def test_the_last_line_of_the_demo_is_what_the_demo_prints() -> None:
+    (shown,) = re.findall(r"^published .*$", TEXT, re.MULTILINE)
+    verdict = Verdict(50_000, 662, 50_000, 50_000, 0, 0, (), 0)
+    assert str(verdict) == shown
+    # tests/lab/test_demo_recording.py checks the picture.
+    assert f">{shown}</text>" in (HOME / "docs" / "images" / "demo.svg").read_text("utf-8")
+
+
+def shown_figure(measured: str) -> str:
+    """A figure of the benchmark as the README rounds it."""
+    value = float(measured.replace(",", ""))
+    rounded = round(value, 1 if value > 0.1 else 3)
+    return f"{rounded:,.1f}".removesuffix(".0") if value > 0.1 else str(rounded)
+
+
+@pytest.mark.parametrize(
+    ("row", "start", "figures"),
+    [
+        ("QoS 0, 16 B, pipelined", "| a: 1→1 ", ("0.070", "8.07", "86.6")),
+        ("QoS 1, durable sessions, 200 B", "| durable1: ", ("5.80", "20.1")),
+        ("QoS 0, one message at a time", "| p50: ", ("10.5", "11.7", "143")),
+        (
+            "a new connection",
+            "| connections: ",
+            ("128 / 2.30", "72.8 / 0.73", "1,202 / 49.5"),
+        ),
+        ("client, publish QoS 1", "| publish, QoS 1 ", ("9.9", "60.9", "42.6")),
     ],
 )
 def test_the_figures_of_the_comparison_are_those_of_the_bench(
-    row: str, section: str, figures: tuple[str, str, str]
+    row: str, start: str, figures: tuple[str, ...]
 ) -> None:
     lines = (HOME / "bench" / "README.md").read_text("utf-8").splitlines()
-    # The same scenario has a row in other sections too, measured there for another purpose.
-    after = lines[lines.index(section) + 1 :]
-    own = itertools.takewhile(lambda each: not each.startswith("#"), after)
-    start, *measured = figures
+    # The same scenario has a row in other sections too, measured on another day.
+    after = lines[lines.index("## The comparison of the README") + 1 :]
+    own = list(itertools.takewhile(lambda each: not each.startswith("#"), after))
     (line,) = (each for each in own if each.startswith(start))
     (compared,) = (each for each in TEXT.splitlines() if each.startswith(f"| {row}"))
-    for figure in measured:
-        assert figure in line
-    rounded = [
-        str(round(float(part), 1 if float(part) > 0.1 else 3))
-        for figure in measured
-        for part in figure.split(" / ")
-    ]
-    for figure in rounded:
-        assert figure.removesuffix(".0") in compared
+    cells = re.findall(r"[\d.,]*\d", compared.partition("|")[2].partition("|")[2])
+    expected = [shown_figure(part) for figure in figures for part in figure.split(" / ")]
+    assert [figure for figure in figures if not re.search(rf"\| {re.escape(figure)}\b", line)] == []
+    assert cells == expected
+
+
+def test_the_comparison_names_the_day_of_its_figures() -> None:
+    (day,) = re.findall(r"all of one day\s+\((\d+\s+\w+ \d{4})\)", TEXT)
+    section = (HOME / "bench" / "README.md").read_text("utf-8").partition("of the README\n")[2]
+    assert f"on one day, {' '.join(day.split())}" in section

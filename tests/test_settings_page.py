@@ -15,6 +15,7 @@ from semel.client.bridge_settings import BridgeSettings, SharedBridgeSettings
 from semel.settings import Section, Settings, SettingsError, describe, load, settings_of
 from semel.settings_values import toml_text, written
 from semel.store.settings import StoreSettings, StreamSettings, check_streams
+from semel.web.settings import WebSettings
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "settings.md"
 SECTIONS: tuple[type[Section], ...] = (
@@ -58,6 +59,7 @@ def row_of(section: type[Section], key: str) -> list[str]:
         (BridgeSettings, "[[bridge]]", 40),
         (SharedBridgeSettings, "[bridges]", 2),
         (ControlSettings, "[control]", 2),
+        (WebSettings, "[web]", 12),
         (AuditSettings, "[audit]", 1),
     ],
 )

@@ -40,7 +40,7 @@ remote_password = "hidden too"
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name in ("SEMEL_CONFIG", "SEMEL_BROKER_PORT", "SEMEL_STORE_DATA"):
+    for name in ("SEMEL_CONFIG", "SEMEL_BROKER_PORT", "SEMEL_STORE_DATA", "SEMEL_WEB_ENABLED"):
         monkeypatch.delenv(name, raising=False)
     Path("semel.toml").write_text(FILE)
     return tmp_path

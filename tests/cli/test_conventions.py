@@ -26,6 +26,7 @@ MOST_UNGROUPED = 15
 OWN_METAVARS = {
     ("broker", "--stream"): "NAME=FILTER",
     ("pub", "--topic"): "TOPIC",
+    ("store export", "--out"): "FILE",
     ("fleet", "--payload"): "[binary|json|mixed]",
     **{("quality", flag): "TIME" for flag in ("--from", "--to")},
 }
@@ -67,7 +68,7 @@ DELETING = {
 }
 # Commands that read the settings of the product.
 WITH_SETTINGS = {
-    *("broker", "bridge", "ctl", "ingest", "land", "sql", "tables", "up", "lake", "store"),
+    *("broker", "bridge", "ctl", "ingest", "land", "sql", "tables", "up", "web", "lake", "store"),
     *("stream", "acl", "passwd", "config show", "quality"),
 }
 # Commands that have nothing to report but a payload, or JSON anyway.
@@ -76,11 +77,15 @@ WITHOUT_JSON = {"pub", "store export"}
 WITH_QUIET = {
     *("broker", "bridge", "ingest", "land", "up", "pub", "sub", "fleet", "load", "demo"),
     *("store backup", "stream verify"),
+    *("probe broker", "probe client", "probe codec", "probe matrix"),
 }
 # Commands that connect to a broker in a version of MQTT, or read packets of one.
-WITH_VERSION = {"pub", "sub", "fleet", "load", "ingest", "decode"}
+WITH_VERSION = {
+    *("pub", "sub", "fleet", "load", "ingest", "decode"),
+    *("probe broker", "probe client", "probe codec"),
+}
 # Commands that log in to a broker.
-WITH_PASSWORD = {"pub", "sub", "fleet", "load", "ingest"}
+WITH_PASSWORD = {"pub", "sub", "fleet", "load", "ingest", "probe broker"}
 # Commands that stop after, or print, a number of things.
 WITH_COUNT = {
     *("pub", "sub", "fleet", "load", "demo"),
@@ -89,7 +94,7 @@ WITH_COUNT = {
 }
 WITH_DURATION = {"sub", "load", "demo", "ctl bans add"}
 WITH_DATA = {
-    *("broker", "ingest", "up", "sql", "tables", "fleet", "demo", "doctor", "quality"),
+    *("broker", "ingest", "up", "web", "sql", "tables", "fleet", "demo", "doctor", "quality"),
     *("store", "stream", "ctl"),
     *("land check", "land infer", "land retry", "land backfill", "land sparkplug"),
 }

@@ -424,6 +424,53 @@ def test_a_demo_says_what_it_waits_for_and_for_how_long(
     assert int(found[1]) >= 34
 
 
+def test_rows_that_landed_before_a_kill_do_not_mean_that_spark_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the rows that the last count before a kill has missed, the next count knows."""
+    pytest.importorskip("deltalake")
+    events: list[str] = []
+    demo = Demo(
+        DemoOptions(tmp_path, 1_000, 60.0, 1),
+        lambda status: None,
+        lambda seconds, words: events.append(words),
+    )
+    monkeypatch.setattr("semel.lab.demo.POLL_SECONDS", 0.0)
+    monkeypatch.setattr("semel.lab.demo.kill_part", lambda process, kind: 3)
+    (kill,) = [planned for planned in demo._faults_left if planned.kind == SPARK]
+    # Spark is killed while the second count is under way; the fifth has the rows of the new Spark.
+    counts = iter([500, 500, 580, 580, 600])
+
+    def poll(demo: Demo) -> tuple[int, int]:
+        landed = next(counts, 600)
+        if demo.status.landed == 500 and SPARK not in demo.kills:
+            demo._inject(kill, SimpleNamespace(pid=0), None)  # type: ignore[arg-type]
+        events.append(f"counted {landed}")
+        return 1_000, landed
+
+    monkeypatch.setattr(Demo, "_poll_counts", poll)
+
+    async def until_landed() -> None:
+        polling = asyncio.create_task(demo._poll_progress())
+        async with asyncio.timeout(PATIENCE):
+            while demo.status.landed < 600:
+                await asyncio.sleep(0.01)
+        polling.cancel()
+
+    asyncio.run(until_landed())
+    runs = "Spark is running and lands messages"
+    landings = [event for event in events if event == runs or event.startswith("counted ")]
+    assert landings[:7] == [
+        "counted 500",
+        runs,
+        "counted 500",
+        "counted 580",
+        "counted 580",
+        "counted 600",
+        runs,
+    ]
+
+
 @pytest.fixture
 def half_written(tmp_path: Path) -> tuple[Demo, Path, bytes]:
     """A demo whose table has a log entry that a kill has cut: also the entry, and what it was."""

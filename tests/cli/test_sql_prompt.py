@@ -97,6 +97,32 @@ class Terminal:
         self.until(line.splitlines()[-1])
         return self.until(f"\n{prompt}").strip()
 
+    def interrupt(self, text: str) -> None:
+        """Type Ctrl-C until the screen shows a text, as people do.
+
+        Python's prompt can miss one that arrives just before it waits for the next key.
+        """
+        ends = time.monotonic() + TIMEOUT
+        while self.shown.find(text, self._read) < 0:
+            assert time.monotonic() < ends, self.shown[self._read :]
+            self.type("\x03")
+            for _ in range(5):
+                self._receive()
+                if self.shown.find(text, self._read) >= 0:
+                    break
+        self.until(text)
+
+    def end_by(self, number: int) -> int:
+        """Send a signal until the process ends, for the reason above; returns its exit code."""
+        ends = time.monotonic() + TIMEOUT
+        while self.process.poll() is None:
+            assert time.monotonic() < ends
+            os.kill(self.process.pid, number)
+            for _ in range(5):
+                if not self._receive():
+                    break
+        return self.end()
+
     def end(self) -> int:
         """Wait until the process ends; returns its exit code."""
         ends = time.monotonic() + TIMEOUT
@@ -224,8 +250,7 @@ def test_ctrl_c_discards_what_is_being_typed(terminal: Terminal) -> None:
     terminal.until(CONTINUED)
     terminal.type("and more")
     terminal.until("and more")
-    terminal.type("\x03")
-    terminal.until(f"\n{FIRST}")
+    terminal.interrupt(f"\n{FIRST}")
     assert "7" in terminal.ask("select 7 as n;").split()
 
 
@@ -265,8 +290,7 @@ def test_a_signal_ends_it(
         if is_busy:
             terminal.type(f"{LONG_QUERY}\n")
             until_busy(terminal.process.pid)
-        os.kill(terminal.process.pid, number)
-        assert terminal.end() == 128 + number
+        assert terminal.end_by(number) == 128 + number
     assert list(temporary.iterdir()) == []
 
 

@@ -26,6 +26,7 @@ from semel.settings import SettingsError
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "up": ("semel.cli.up", "Run broker, record and landing: MQTT into tables, in one command."),
     "broker": ("semel.cli.broker", "Run a broker for MQTT 3.1.1 and 5.0."),
+    "web": ("semel.cli.web", "Serve the page of a running broker."),
     "ctl": ("semel.cli.ctl", "Inspect and manage a running broker."),
     "ingest": ("semel.cli.ingest", "Record the messages of any broker in a stream."),
     "config": ("semel.cli.config", "Show and check the settings, and convert a mosquitto.conf."),
@@ -44,11 +45,21 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "load": ("semel.cli.load", "Put a load on a broker, and count every message."),
     "fleet": ("semel.cli.fleet", "Publish the numbered messages of simulated devices."),
     "demo": ("semel.cli.demo", "Land a simulated fleet while everything is killed."),
+    "probe": ("semel.cli.probe", "Examine a broker, client or codec by every statement of MQTT."),
     "decode": ("semel.cli.decode", "Print MQTT packets, and the rules that they break."),
     "rules": ("semel.cli.rules", "List the rules of the standard as semel states them."),
     "doctor": ("semel.cli.doctor", "Check what this machine has, what it lacks, and what to do."),
     "version": ("semel.cli.version", "Print the version and the installed extras."),
+    "completion": ("semel.cli.completion", "Print the script that completes commands in a shell."),
 }
+
+# Where to begin, in `semel --help`.
+FIRST_STEPS: Final = (
+    ("semel up", "run everything; the page is at http://127.0.0.1:8080"),
+    ("semel pub -t plant/1/temp -m 21.5 -q 2", "publish, in another shell in the same directory"),
+    ('semel sql "from messages_now"', "see the message as a row"),
+    ("semel demo", "see that nothing is lost while everything is killed"),
+)
 
 
 class LazyGroup(SuggestingGroup):
@@ -73,6 +84,8 @@ class LazyGroup(SuggestingGroup):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+        with formatter.section("Begin with"):
+            formatter.write_dl(FIRST_STEPS, col_max=42)
 
 
 @click.group(cls=LazyGroup)

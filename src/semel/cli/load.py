@@ -1,20 +1,19 @@
 """`semel load`: put a load on a broker, show its progress, and report every message."""
 
 import json
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, BinaryIO, Final
 
 import click
 
+from semel.cli.broker_login import parse_url, password_of, usage
 from semel.cli.flags import ONE_OBJECT, QUIET, mqtt_version_option, shared_option
 from semel.cli.live_line import LiveLine
 from semel.cli.numbers import MOST_RATE, YEAR, Duration, IntegerRange, NumberRange
 from semel.cli.option_groups import CONNECTION, TLS, SemelCommand, grouped_option
-from semel.client.address import Address, BadAddress, parse_address
+from semel.client.address import Address
 from semel.counts import count
 from semel.lab.load.description import (
     LARGEST_WINDOW,
@@ -30,9 +29,10 @@ from semel.lab.load.links import LinkAuthentication
 from semel.lab.load.result import Result, milliseconds, version_name
 from semel.lab.load.traffic import DRAIN_TIMEOUT
 from semel.lab.load.workers import Job, LoadProgress, Target, run
-from semel.mqtt import MQTT5, MQTT311, Violation
+from semel.mqtt import MQTT5, MQTT311
 
 LOAD: Final = "Load"
+PASSWORD_VARIABLE: Final = "SEMEL_LOAD_PASSWORD"
 SECONDS: Final = 10.0
 MOST_PROCESSES: Final = 64
 # Seconds between two updates of the progress line.
@@ -42,24 +42,6 @@ SHOWN_SUBSCRIBERS: Final = 10
 
 
 # --- options --------------------------------------------------------------------------------------
-
-
-def parse_url(context: click.Context, argument: click.Parameter, text: str) -> Address:
-    """The address of a broker."""
-    try:
-        return parse_address(text)
-    except BadAddress as problem:
-        raise click.BadParameter(str(problem)) from None
-
-
-@contextmanager
-def usage(options: str) -> Iterator[None]:
-    """Report a Violation in the block as wrong usage of these options."""
-    try:
-        yield
-    except Violation as violation:
-        message = f"{options}: {violation.rule.sentence} Seen: {violation.seen}."
-        raise click.UsageError(message) from None
 
 
 def print_scenarios(context: click.Context, option: click.Parameter, is_given: bool) -> None:
@@ -187,7 +169,7 @@ def numbers(function: Callable[..., None]) -> Callable[..., None]:
     section=CONNECTION,
     type=click.File("rb"),
     help="A file that contains the password and nothing else. A line end after it is ignored.  "
-    "[or the password itself in SEMEL_LOAD_PASSWORD]",
+    f"[or the password itself in {PASSWORD_VARIABLE}]",
 )
 @grouped_option(
     "--scram",
@@ -264,7 +246,7 @@ def command(
                 address.host,
                 address.port,
                 address.user_name if username is None else username,
-                password_of(address, password_file),
+                password_of(address, password_file, PASSWORD_VARIABLE),
                 scram=scram,
                 scheme=address.scheme,
                 path=address.path,
@@ -313,14 +295,6 @@ def authentication_of(job: Job) -> LinkAuthentication | None:
         raise click.UsageError("--scram: the password is not UTF-8") from None
     except ValueError as problem:
         raise click.UsageError(f"--scram: {problem}") from None
-
-
-def password_of(address: Address, file: BinaryIO | None) -> bytes | None:
-    """The password of --password-file, of SEMEL_LOAD_PASSWORD or of the URL."""
-    if file is not None:
-        return file.read().removesuffix(b"\n").removesuffix(b"\r")
-    given = os.environ.get("SEMEL_LOAD_PASSWORD")
-    return address.password if given is None else os.fsencode(given)
 
 
 # --- output ---------------------------------------------------------------------------------------

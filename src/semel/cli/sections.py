@@ -12,6 +12,7 @@ from semel.client.ingest_settings import IngestSettings
 from semel.pipeline.settings import LandSettings
 from semel.settings import Section
 from semel.store.settings import StoreSettings, StreamSettings
+from semel.web.settings import WebSettings
 
 SECTIONS: Final[tuple[type[Section], ...]] = (
     BrokerSettings,
@@ -26,4 +27,5 @@ SECTIONS: Final[tuple[type[Section], ...]] = (
     BridgeSettings,
     SharedBridgeSettings,
     LandSettings,
+    WebSettings,
 )

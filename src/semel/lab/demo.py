@@ -159,8 +159,9 @@ class Demo:
         self._faults_left = plan_faults(options.seed, options.messages, lands=options.lands)
         self._recording = Recording(most_packets=MOST_PACKETS, most_bytes=MOST_PACKET_BYTES)
         self._counted = 0
-        # Spark works (again) once more rows than this have landed; -1: it works.
-        self._landed_before_kill = 0
+        # Spark works (again) once more rows than this have landed; -1: it works. None: it was
+        # killed, and the rows that had landed are not counted yet.
+        self._landed_before_kill: int | None = 0
         # What the demo waits for, and since when.
         self._awaited = f"Spark to start ({SPARK_START_TIME})" if options.lands else ""
         self._awaited_since = self._began
@@ -396,7 +397,8 @@ class Demo:
             what = f" ({killed} processes)" if killed > 1 else ""
             self._report_event(f"{planned}{what}")
             if planned.kind == SPARK:
-                self._landed_before_kill = self.status.landed
+                # What has landed since the last poll is not known yet.
+                self._landed_before_kill = None
                 self._set_awaited(f"Spark to restart ({SPARK_START_TIME})")
                 self._report_event("semel up restarts Spark; the broker keeps running")
             return True
@@ -455,8 +457,13 @@ class Demo:
     async def _poll_progress(self) -> None:
         """Update the numbers of recorded and landed rows."""
         while True:
+            kills = self.kills.get(SPARK)
             recorded, landed = await asyncio.to_thread(self._poll_counts)
-            if landed > self._landed_before_kill >= 0:
+            if self._landed_before_kill is None:
+                # A count that began before the kill may lack rows that landed before it.
+                if kills == self.kills.get(SPARK):
+                    self._landed_before_kill = landed
+            elif landed > self._landed_before_kill >= 0:
                 self._report_event("Spark is running and lands messages")
                 self._landed_before_kill = -1
                 self._set_awaited("")
