@@ -101,7 +101,8 @@ test-without-epoll: $(WHEEL_INSTALLED) ## Test the broker's network as on a syst
 
 .PHONY: test-spark
 test-spark: $(WHEEL_INSTALLED) ## Run the tests of the pipeline, on the installed wheel
-	$(COMPILED) -m pytest -n $(SPARK_WORKERS) --dist loadfile $(SPARK) $(ARGS)
+	@# A file whose test ends its process is begun again; once is enough.
+	$(COMPILED) -m pytest -n $(SPARK_WORKERS) --dist loadfile --max-worker-restart 1 $(SPARK) $(ARGS)
 
 .PHONY: check
 check: $(TOOLS) ## Check format, lint, types, the import graph and security
