@@ -690,24 +690,32 @@ def test_a_deletion_is_reported_when_it_is_on_disk_or_not_at_all(tmp_path: Path)
                     numbers[0] += 1
                     return number <= numbers[0]
 
-            commands = ControlCommands(
-                broker.server, reload=nothing, ban_file=None, describe=dict, commit_seconds=0.05
-            )
-            commands._actions = Late()  # type: ignore[assignment]
+            def commands(commit_seconds: float) -> ControlCommands:
+                made = ControlCommands(
+                    broker.server,
+                    reload=nothing,
+                    ban_file=None,
+                    describe=dict,
+                    commit_seconds=commit_seconds,
+                )
+                made._actions = Late()  # type: ignore[assignment]
+                return made
 
             async def send(entries: list[dict[str, object]]) -> None:
                 raise AssertionError
 
             operator = Operator(0, 0)
-            done = await commands.run("retained.delete", Arguments({"topic": "t"}), operator, send)
+            retained = Arguments({"topic": "t"})
+            done = await commands(PATIENCE).run("retained.delete", retained, operator, send)
             assert (done, numbers[0]) == ({"deleted": "t"}, 5)
             numbers[0] = -1_000_000
+            hasty = commands(0.05)
             with pytest.raises(BadRequest, match="not on disk yet: the store is behind"):
-                await commands.run("sessions.delete", Arguments({"client": "a"}), operator, send)
+                await hasty.run("sessions.delete", Arguments({"client": "a"}), operator, send)
             await broker.connect("b")
             broker.server.failure = "no such disk"
             with pytest.raises(BadRequest, match="not on disk yet: no such disk"):
-                await commands.run("sessions.delete", Arguments({"client": "b"}), operator, send)
+                await hasty.run("sessions.delete", Arguments({"client": "b"}), operator, send)
             broker.server.failure = None
 
     run(test())
