@@ -58,7 +58,7 @@ RUN_BY = {
     "program/codec.md": "test_docs.py",
     "program/sessions.md": "test_docs.py",
     "program/testing.md": "lab/test_testing_page.py",
-    "reference/codec-adapter.md": "probe/test_codec_libraries.py",
+    "reference/codec-adapter.md": "probe/codec/test_libraries.py",
     "start/recipes.md": "pipeline/test_start_pages.py",
     "start/tutorial.md": "pipeline/test_start_pages.py",
 }

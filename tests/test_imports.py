@@ -39,6 +39,10 @@ FORENSICS = "semel.store.forensics"
 MAY_IMPORT_FORENSICS = {"semel.cli.store"}
 # Our own codec as a subject of the examiner: all else in that room never uses our encoder.
 MAY_ENCODE = {"probe/adapters/semel_codec.py"}
+# Parts of that room. Each imports what is in the room itself, and no other part; only the matrix
+# imports them there.
+PARTS = {f"semel.probe.{part}" for part in ("adapters", "broker", "client", "codec", "report")}
+MAY_IMPORT_PARTS = {"semel.probe.matrix"}
 
 
 def room_of(module: str) -> str:
@@ -205,6 +209,23 @@ def forensic_imports(root: Path) -> list[str]:
     ]
 
 
+def part_of(module: str) -> str:
+    """The part of the examiner to which a module belongs; "" for the others."""
+    part = ".".join(module.split(".")[:3])
+    return part if part in PARTS else ""
+
+
+def imports_of_parts(root: Path) -> list[str]:
+    """Imports by modules of the examiner of parts that are not their own."""
+    return [
+        f"{module}: {target}"
+        for module, targets in imports_of_files(root).items()
+        if module.startswith("semel.probe.") and module not in MAY_IMPORT_PARTS
+        for target in sorted(targets)
+        if part_of(target) not in ("", part_of(module))
+    ]
+
+
 def test_every_import_follows_the_design() -> None:
     assert bad_arrows(SOURCES) == []
 
@@ -215,6 +236,10 @@ def test_no_files_import_each_other() -> None:
 
 def test_only_the_store_command_imports_forensics() -> None:
     assert forensic_imports(SOURCES) == []
+
+
+def test_the_parts_of_the_examiner_do_not_import_each_other() -> None:
+    assert imports_of_parts(SOURCES) == []
 
 
 def plant(root: Path, place: str, text: str) -> None:
@@ -300,6 +325,21 @@ def test_an_import_of_forensics_is_caught(tmp_path: Path) -> None:
     plant(tmp_path, "store/folder.py", "def f():\n    from .forensics.pages import Pages")
     plant(tmp_path, "store/care.py", "from semel.store import forensics")
     assert forensic_imports(tmp_path) == ["semel.store.care", "semel.store.folder"]
+
+
+def test_an_import_of_another_part_of_the_examiner_is_caught(tmp_path: Path) -> None:
+    plant(tmp_path, "probe/wire.py", "")
+    plant(tmp_path, "probe/broker/link.py", "from semel.probe.wire import publish")
+    plant(tmp_path, "probe/broker/trial.py", "from semel.probe.broker.link import ProbeLink")
+    plant(tmp_path, "probe/matrix.py", "from semel.probe.broker.trial import Trial")
+    plant(tmp_path, "cli/probe.py", "from semel.probe.broker.trial import Trial")
+    assert imports_of_parts(tmp_path) == []
+    plant(tmp_path, "probe/client/trial.py", "from semel.probe.broker.link import ProbeLink")
+    plant(tmp_path, "probe/outcomes.py", "from semel.probe.client import trial")
+    assert imports_of_parts(tmp_path) == [
+        "semel.probe.client.trial: semel.probe.broker.link",
+        "semel.probe.outcomes: semel.probe.client.trial",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from semel import cli, standard
-from semel.probe.broker_cases import CASES
+from semel.probe.broker.all_cases import ALL_CASES
 from tests.broker.live import PATIENCE, Process
 
 # Long enough for a busy machine: only what would hang takes so long.
@@ -161,16 +161,16 @@ def test_a_broker_that_answers_in_another_version_is_not_blamed_for_its_form() -
 
 def test_the_list_has_every_case_with_its_statements() -> None:
     cases = json.loads(probe("broker", "--list", "--json").stdout)
-    assert [case["case"] for case in cases] == [case.name for case in CASES]
+    assert [case["case"] for case in cases] == [case.name for case in ALL_CASES]
     assert probe("--list", "-V", "5", "--statement", "U5-03").exit_code == 0
 
 
 def test_names_of_cases_are_unique_and_their_statements_exist() -> None:
     for version, name in ((4, "3.1.1"), (5, "5.0")):
         known = {each.id for each in standard.statements(name)}
-        names = [case.name for case in CASES if case.statements(version)]
+        names = [case.name for case in ALL_CASES if case.statements(version)]
         assert sorted(set(names)) == sorted(names)
-        for case in CASES:
+        for case in ALL_CASES:
             assert set(case.statements(version)) <= known, case.name
 
 

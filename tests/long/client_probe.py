@@ -8,9 +8,9 @@ Exits with 1 as soon as something is violated, arguable or undecided.
 import asyncio
 import sys
 
-from semel.probe.client_examination import examine_client
-from semel.probe.client_trial import ClientSubject
-from tests.probe.test_client_examination import MUTANT, doubtful, semel_subjects
+from semel.probe.client.examination import examine_client
+from semel.probe.client.trial import ClientSubject
+from tests.probe.client.test_examination import MUTANT, doubtful, semel_subjects
 
 
 def main(runs: int) -> int:

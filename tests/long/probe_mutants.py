@@ -12,9 +12,9 @@ import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from fnmatch import fnmatchcase
 
-from tests.probe.mutants.form import sorted_ids
-from tests.probe.mutants.running import CaseSelection, compare, examine
-from tests.probe.mutants.table import GUILTY, LAWFUL, broker_mutant
+from tests.probe.broker.mutants.form import sorted_ids
+from tests.probe.broker.mutants.running import CaseSelection, compare, examine
+from tests.probe.broker.mutants.table import GUILTY, LAWFUL, broker_mutant
 
 
 def check(name: str) -> tuple[str, list[str]]:

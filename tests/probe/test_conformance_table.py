@@ -8,8 +8,8 @@ import pytest
 from semel import standard
 from semel.pipeline.errors import TableError
 from semel.probe.conformance_table import append_reports, latest_reports
-from semel.probe.matrix_page import make_matrix
 from semel.probe.outcomes import CaseOutcome, ExaminationReport
+from semel.probe.report.matrix_page import make_matrix
 from semel.probe.verdicts import PARTLY, RECEIVE, SATISFIED, SEND, VIOLATED
 
 deltalake = pytest.importorskip("deltalake")

@@ -31,13 +31,14 @@ from semel.client.tls import TlsError, make_context
 from semel.mqtt import MQTT5, MQTT311
 from semel.mqtt.topics import check_topic_name
 from semel.mqtt.wire import check_text
-from semel.probe.broker_cases import CASES
-from semel.probe.broker_control import BrokerControl, ControlCommandFailed
-from semel.probe.cases import Case
+from semel.probe.broker.all_cases import ALL_CASES
+from semel.probe.broker.case import Case
+from semel.probe.broker.control import BrokerControl, ControlCommandFailed
+from semel.probe.broker.examination import Examination
+from semel.probe.broker.trial import Subject
 from semel.probe.claims import VERSION_NAMES
-from semel.probe.examination import Examination, Progress
 from semel.probe.outcomes import INTERRUPTION, CannotExamine
-from semel.probe.trial import Subject
+from semel.probe.progress import Progress
 
 RESTARTS: Final = "Restarts"
 PASSWORD_VARIABLE: Final = "SEMEL_PROBE_PASSWORD"
@@ -146,7 +147,7 @@ def broker(
     cannot be examined. Ctrl-C ends early and reports what was found so far.
     """
     versions = [mqtt_version] if mqtt_version is not None else [MQTT311, MQTT5]
-    cases = select(CASES, versions, only=only, statements=statement, quick=quick)
+    cases = select(ALL_CASES, versions, only=only, statements=statement, quick=quick)
     if is_list:
         list_cases(cases, versions, is_json=is_json)
         return

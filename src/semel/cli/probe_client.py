@@ -27,12 +27,12 @@ from semel.cli.probe_options import (
 )
 from semel.mqtt import MQTT5, MQTT311
 from semel.probe.claims import VERSION_NAMES
-from semel.probe.client_cases import ClientCase
-from semel.probe.client_examination import examine_client, select_client_cases
-from semel.probe.client_process import has_placeholder
-from semel.probe.client_trial import ClientSubject
-from semel.probe.examination import Progress
+from semel.probe.client.case import ClientCase
+from semel.probe.client.examination import examine_client, select_client_cases
+from semel.probe.client.process import has_placeholder
+from semel.probe.client.trial import ClientSubject
 from semel.probe.outcomes import CannotExamine
+from semel.probe.progress import Progress
 
 PROGRAM: Final = "Program"
 DEFAULT_TIMEOUT: Final = 5.0

@@ -11,8 +11,8 @@ from semel.cli.live_line import LiveLine
 from semel.cli.numbers import YEAR, Duration
 from semel.cli.option_groups import SemelCommand
 from semel.cli.probe_options import CANNOT, NO_SUCH_CASE, ONLY, OUT, SELECTION, STATEMENT, finish
-from semel.probe.codec_cases import LEVELS, codec_cases
-from semel.probe.codec_examination import examine_codec, is_selected
+from semel.probe.codec.cases import LEVELS, codec_cases
+from semel.probe.codec.examination import examine_codec, is_selected
 from semel.probe.outcomes import CannotExamine
 
 

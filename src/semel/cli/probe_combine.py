@@ -10,7 +10,7 @@ from semel.cli.option_groups import SemelCommand
 from semel.cli.probe_options import CANNOT, NAME, OUT, finish
 from semel.cli.safe_text import shown_text
 from semel.probe.outcomes import BadReport, combine_reports
-from semel.probe.report_files import read_report
+from semel.probe.report.files import read_report
 
 
 @click.command(

@@ -11,11 +11,11 @@ from semel.cli.flags import ONE_OBJECT
 from semel.cli.option_groups import SemelCommand
 from semel.cli.safe_text import print_warnings, shown_text
 from semel.counts import count
-from semel.probe.comparison import Comparison, StatementChange
-from semel.probe.comparison import compare as compare_reports
-from semel.probe.matrix_page import differs, make_matrix, matrix_rows
 from semel.probe.outcomes import BadReport, ExaminationReport
-from semel.probe.report_files import CannotWriteReport, read_report, replace_file
+from semel.probe.report.comparison import Comparison, StatementChange
+from semel.probe.report.comparison import compare as compare_reports
+from semel.probe.report.files import CannotWriteReport, read_report, replace_file
+from semel.probe.report.matrix_page import differs, make_matrix, matrix_rows
 
 _REPORT = click.Path(path_type=Path)
 

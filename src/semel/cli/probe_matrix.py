@@ -21,9 +21,9 @@ from semel.pipeline.errors import PipelineError
 from semel.pipeline.lake_address import table_address
 from semel.probe.conformance_table import CONFORMANCE_TABLE, append_reports, latest_reports
 from semel.probe.matrix import SubjectResult, examine_here, examine_subject, result_of
-from semel.probe.matrix_page import make_matrix
 from semel.probe.outcomes import totals
-from semel.probe.report_files import CannotWriteReport, replace_file, write_report
+from semel.probe.report.files import CannotWriteReport, replace_file, write_report
+from semel.probe.report.matrix_page import make_matrix
 from semel.probe.subjects_file import BadSubjects, MatrixSubject, read_subjects
 from semel.probe.verdicts import FAILED, SATISFIED
 

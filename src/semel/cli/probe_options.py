@@ -11,7 +11,7 @@ from semel.cli.exits import INTERRUPTED
 from semel.cli.option_groups import OUTPUT, grouped_option
 from semel.cli.probe_view import print_report
 from semel.probe.outcomes import INTERRUPTION, ExaminationReport
-from semel.probe.report_files import CannotWriteReport, write_report
+from semel.probe.report.files import CannotWriteReport, write_report
 
 SELECTION: Final = "Selection"
 # Cannot examine: no such subject, it refuses, or a wrong option.

@@ -7,8 +7,8 @@ import click
 from semel.cli.safe_text import shown_text
 from semel.cli.text_tables import print_table
 from semel.counts import count
-from semel.probe.chapters import totals_by_chapter
 from semel.probe.outcomes import CaseOutcome, ExaminationReport, StatementVerdict, totals
+from semel.probe.report.chapters import totals_by_chapter
 from semel.probe.verdicts import (
     ARGUABLE,
     FAILED,

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from semel.client.address import parse_address
 from semel.client.tls import TlsError, make_context
-from semel.probe.broker_cases import CASES
-from semel.probe.broker_control import BrokerControl, ControlCommandFailed
-from semel.probe.client_examination import examine_client
-from semel.probe.codec_examination import examine_codec
-from semel.probe.examination import Examination
+from semel.probe.broker.all_cases import ALL_CASES
+from semel.probe.broker.control import BrokerControl, ControlCommandFailed
+from semel.probe.broker.examination import Examination
+from semel.probe.broker.trial import Subject
+from semel.probe.client.examination import examine_client
+from semel.probe.codec.examination import examine_codec
 from semel.probe.outcomes import CannotExamine, ExaminationReport, report_from_json
 from semel.probe.subjects_file import VERSIONS, MatrixSubject, subject_from_text
-from semel.probe.trial import Subject
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ async def _examine(subject: MatrixSubject) -> ExaminationReport:
     user = None if address.user_name is None else address.user_name.encode()
     examination = Examination(
         Subject(address, tls, user, address.password, subject.prefix, subject.timeout),
-        CASES,
+        ALL_CASES,
         versions=versions,
         control=control,
         name=subject.name,

@@ -1,0 +1,58 @@
+"""All cases of the examination of a broker, in the order of the report."""
+
+from typing import Final
+
+from semel.probe.broker import (
+    cases_alias,
+    cases_authentication,
+    cases_client_id,
+    cases_connack,
+    cases_connect,
+    cases_disconnect,
+    cases_framing,
+    cases_keep_alive,
+    cases_limits,
+    cases_properties,
+    cases_publish,
+    cases_qos,
+    cases_redelivery,
+    cases_restart,
+    cases_retain,
+    cases_session,
+    cases_shared,
+    cases_short_forms,
+    cases_subscribe,
+    cases_topics,
+    cases_vectors,
+    cases_websocket,
+    cases_will,
+    cases_will_delay,
+)
+from semel.probe.broker.case import Case
+
+ALL_CASES: Final[tuple[Case, ...]] = (
+    *cases_connect.CASES,
+    *cases_client_id.CASES,
+    *cases_connack.CASES,
+    *cases_session.CASES,
+    *cases_keep_alive.CASES,
+    *cases_will.CASES,
+    *cases_will_delay.CASES,
+    *cases_publish.CASES,
+    *cases_properties.CASES,
+    *cases_alias.CASES,
+    *cases_retain.CASES,
+    *cases_qos.CASES,
+    *cases_redelivery.CASES,
+    *cases_subscribe.CASES,
+    *cases_topics.CASES,
+    *cases_shared.CASES,
+    *cases_limits.CASES,
+    *cases_framing.CASES,
+    *cases_short_forms.CASES,
+    *cases_disconnect.CASES,
+    *cases_authentication.CASES,
+    *cases_websocket.CASES,
+    *cases_restart.CASES,
+    *cases_vectors.CASES,
+)
