@@ -122,7 +122,7 @@ class Trial:
         """A connection on which nothing was sent yet."""
         number = len(self.links) + 1
         trace = ConnectionTrace(number, self._sessions)
-        link = ProbeLink(number, self.version, trace, self.recorder)
+        link = ProbeLink(self.version, trace, self.recorder)
         try:
             transport = await open_transport(
                 self.subject.address, link, tls=self.subject.tls, timeout=CONNECT_SECONDS

@@ -1,8 +1,6 @@
 """The examiner's server: accepts the connections of a client program, and records all of it.
 
-What the client sends is read and checked with `semel.mqtt.trace`, as `semel audit` would do it:
-what breaks a rule is reported, whichever case is being run. What a case sends on purpose to break
-a rule ends the checks of order on that connection, not those of single packets.
+Everything that the client sends is checked, whichever case is being run: see `link_audit`.
 """
 
 import asyncio
@@ -11,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from semel.mqtt import CLIENT, PACKET_NAMES, SERVER, Violation
-from semel.mqtt.codec import Packet, read_frame
+from semel.mqtt import CLIENT, PACKET_NAMES
+from semel.mqtt.codec import Packet
 from semel.mqtt.packet_types import (
     DISCONNECT,
     PINGREQ,
@@ -28,15 +26,8 @@ from semel.mqtt.packets.unsubscribe import Unsubscribe
 from semel.mqtt.trace import ConnectionTrace, ObservedPacket, SessionTraces
 from semel.probe import wire
 from semel.probe.client import server_wire
-from semel.probe.evidence import (
-    CLOSED_BY_EXAMINER,
-    CLOSED_BY_SUBJECT,
-    OPENED,
-    RECEIVED,
-    SENT,
-)
-from semel.probe.link_audit import AuditFinding
-from semel.probe.meaning import describe
+from semel.probe.link_audit import AuditFinding, LinkAudit
+from semel.probe.link_inbox import LinkInbox
 from semel.probe.recorder import CaseRecorder
 
 # What an ordinary server answers.
@@ -60,7 +51,7 @@ class PacketArrival:
 
 
 class SubjectLink(asyncio.Protocol):
-    """A connection of the client. `inbox` holds what no case has taken yet, in order."""
+    """A connection of the client."""
 
     def __init__(
         self,
@@ -69,30 +60,32 @@ class SubjectLink(asyncio.Protocol):
         recorder: CaseRecorder,
         accepted: "Callable[[SubjectLink], None]",
     ) -> None:
-        self.number = number
-        self.inbox: list[ObservedPacket] = []
         self.arrivals: list[PacketArrival] = []
         self.connect: Connect | None = None
         self.subscriptions: list[Subscription] = []
-        self.is_closed = False
-        self.closed_at = 0.0
         self.opened_at = 0.0
-        self.findings: list[AuditFinding] = []
         # The packet types that are answered as soon as they come.
         self.answered: frozenset[int] = frozenset()
         self.withheld = NO_QOS
         self._trace = ConnectionTrace(number, sessions)
-        self._recorder = recorder
+        self._audit = LinkAudit(self._trace, recorder, subject=CLIENT, version=wire.MQTT5)
+        self._inbox = LinkInbox()
         self._accepted = accepted
         self._transport: asyncio.Transport | None = None
-        self._unread = b""
-        self._changed = asyncio.Event()
-        self._is_ended = False
 
     @property
     def version(self) -> int:
         """What the client speaks; 5.0 until it is known."""
-        return self._trace.version or wire.MQTT5
+        return self._audit.version
+
+    @property
+    def is_closed(self) -> bool:
+        return self._inbox.is_closed
+
+    @property
+    def findings(self) -> list[AuditFinding]:
+        """Rules that the client broke on this connection."""
+        return self._audit.findings
 
     # --- called by asyncio ---
 
@@ -101,25 +94,14 @@ class SubjectLink(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self.opened_at = time.monotonic()
-        self._record(OPENED, b"", "the client connected")
+        self._audit.record_opened("the client connected")
         self._accepted(self)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the client came."""
-        self._unread += data
-        while self._unread:
-            try:
-                _, _, end, _ = read_frame(self._unread, 0)
-            except Violation as violation:
-                self._report(violation, self._unread)
-                self._record(RECEIVED, self._unread, "no packet: the Remaining Length is malformed")
-                self._unread = b""
-                break
-            if not end or end > len(self._unread):
-                break
-            packet, self._unread = self._unread[:end], self._unread[end:]
+        for packet in self._audit.split(data):
             self._take(packet)
-        self._changed.set()
+        self._inbox.notify()
 
     def eof_received(self) -> bool:
         """The client has closed its side; asyncio closes ours."""
@@ -127,14 +109,8 @@ class SubjectLink(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended."""
-        if self._unread:
-            self._record(RECEIVED, self._unread, "the beginning of a packet")
-        self.is_closed = True
-        self.closed_at = time.monotonic()
-        if not self._is_ended:
-            self._record(CLOSED_BY_SUBJECT, b"", "closed" if exc is None else str(exc))
-        self._trace.end()
-        self._changed.set()
+        self._audit.record_lost("closed" if exc is None else str(exc))
+        self._inbox.close()
 
     # --- called by the trial ---
 
@@ -144,11 +120,7 @@ class SubjectLink(asyncio.Protocol):
         After bytes that break a rule the order of the client's packets is not checked any more.
         """
         assert self._transport is not None
-        self._record(SENT, data, meaning or describe(data, self.version))
-        if breaks_rule:
-            self._trace.is_lost = True
-        else:
-            self._observe_own(data)
+        self._audit.record_sent(data, meaning, breaks_rule=breaks_rule)
         if not self.is_closed:
             self._transport.write(data)
 
@@ -182,63 +154,35 @@ class SubjectLink(asyncio.Protocol):
         return [packet for packet in found if isinstance(packet, Publish)]
 
     async def wait_for(self, packet_type: int, seconds: float) -> ObservedPacket | None:
-        """Take the first packet of a type from the inbox, leaving others there.
+        """Take the first packet of a type that no case has taken yet, leaving others there.
 
         None if none comes within `seconds`, or the connection ends before it comes.
         """
-        deadline = time.monotonic() + seconds
-        while True:
-            for index, observed in enumerate(self.inbox):
-                if observed.packet_type == packet_type:
-                    return self.inbox.pop(index)
-            if self.is_closed or not await self._wait(deadline):
-                return None
+        return await self._inbox.wait_for(packet_type, seconds)
 
     async def wait_until(self, holds: Callable[[], bool], seconds: float) -> bool:
         """Wait until something holds, which packets of the client or its closing can change."""
-        deadline = time.monotonic() + seconds
-        while not holds():
-            if self.is_closed or not await self._wait(deadline):
-                return holds()
-        return True
+        return await self._inbox.wait_until(holds, seconds)
 
     async def wait_closed(self, seconds: float) -> bool:
         """Whether the client closes the connection within `seconds`."""
-        return await self.wait_until(lambda: self.is_closed, seconds)
+        return await self._inbox.wait_closed(seconds)
 
     # --- inside ---
-
-    async def _wait(self, deadline: float) -> bool:
-        """Wait for a change; False if the deadline has passed."""
-        self._changed.clear()
-        remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            return False
-        try:
-            async with asyncio.timeout(remaining):
-                await self._changed.wait()
-        except TimeoutError:
-            return False
-        return True
 
     def _end(self, *, abort: bool) -> None:
         if self._transport is None or self.is_closed:
             return
-        if not self._is_ended:
-            self._is_ended = True
-            self._record(CLOSED_BY_EXAMINER, b"", "connection cut" if abort else "closed")
-            self._trace.end()
+        self._audit.record_closed(abort=abort)
         if abort:
             self._transport.abort()
         else:
             self._transport.close()
 
     def _take(self, data: bytes) -> None:
-        observed = self._trace.read(data)
-        violations = self._trace.check(CLIENT, observed)
-        self._record(RECEIVED, data, describe(data, self.version))
+        observed, violations = self._audit.check(data)
         for violation in violations:
-            self._report(violation, data)
+            self._audit.report(violation, data)
         packet = observed.packet
         if isinstance(packet, Connect) and self.connect is None:
             self.connect = packet
@@ -246,9 +190,9 @@ class SubjectLink(asyncio.Protocol):
             self._trace.version = self._trace.version or packet.version
         elif isinstance(packet, Subscribe):
             self.subscriptions += packet.subscriptions
-        self.inbox.append(observed)
+        self._inbox.packets.append(observed)
         self.arrivals.append(PacketArrival(time.monotonic(), observed))
-        if observed.packet_type in self.answered and not self._is_ended:
+        if observed.packet_type in self.answered and not self._audit.is_ended:
             self._answer(observed.packet_type, packet, data)
 
     def _answer(self, packet_type: int, packet: Packet | None, data: bytes) -> None:
@@ -274,29 +218,6 @@ class SubjectLink(asyncio.Protocol):
     def _read_with_flags(self, data: bytes) -> Packet | None:
         """A request as it would be with the flags 0010; None if more is wrong with it."""
         return self._trace.read(bytes([data[0] & 0xF0 | 2]) + data[1:]).packet
-
-    def _report(self, violation: Violation, data: bytes) -> None:
-        violation.version = violation.version or self.version
-        if not violation.packet_type:
-            violation.packet_type = data[0] >> 4
-        self.findings.append(AuditFinding(violation, self.number, data))
-
-    def _observe_own(self, data: bytes) -> None:
-        """Show the trace what we send, so that it knows what the client may answer."""
-        rest = data
-        while rest:
-            try:
-                _, _, end, _ = read_frame(rest, 0)
-            except Violation:
-                end = 0
-            if not end or end > len(rest):
-                self._trace.is_lost = True
-                return
-            packet, rest = rest[:end], rest[end:]
-            self._trace.check(SERVER, self._trace.read(packet))
-
-    def _record(self, kind: str, data: bytes, meaning: str) -> None:
-        self._recorder.record(self.number, kind, data, meaning)
 
 
 class SubjectListener:
