@@ -22,11 +22,11 @@ from semel.probe.broker.control import BrokerControl, ControlCommandFailed
 from semel.probe.broker.link import ProbeLink
 from semel.probe.broker.trial import Subject, Trial
 from semel.probe.claims import (
+    CASE_ENDINGS,
     VERSION_NAMES,
-    CaseInapplicable,
-    ClaimArguable,
     ClaimRefuted,
     ControlFailed,
+    verdict_of,
 )
 from semel.probe.link_audit import AuditFinding
 from semel.probe.outcomes import BROKER, CannotExamine, CaseOutcome, ExaminationReport
@@ -231,14 +231,8 @@ class Examination:
         try:
             async with asyncio.timeout(CASE_SECONDS):
                 await case.run(trial)
-        except ClaimRefuted as refuted:
-            verdict, found = VIOLATED, str(refuted)
-        except ControlFailed as failed:
-            verdict, found = INCONCLUSIVE, f"a step that must succeed failed: {failed}"
-        except CaseInapplicable as inapplicable:
-            verdict, found = NOT_APPLICABLE, str(inapplicable)
-        except ClaimArguable as arguable:
-            verdict, found = ARGUABLE, str(arguable)
+        except CASE_ENDINGS as ending:
+            verdict, found = verdict_of(ending)
         except ControlCommandFailed as failed:
             verdict, found = INCONCLUSIVE, str(failed)
         except TimeoutError:

@@ -6,8 +6,8 @@ A step that prepares the case raises ControlFailed if it fails; `must`, `must_re
 """
 
 import ssl
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -36,8 +36,7 @@ from semel.mqtt.trace import ConnectionTrace, SessionTraces
 from semel.probe import wire
 from semel.probe.broker.control import BrokerControl
 from semel.probe.broker.link import ProbeLink
-from semel.probe.claims import CaseInapplicable, ClaimRefuted, ControlFailed
-from semel.probe.evidence import CONTROL, TEST
+from semel.probe.claims import CaseClaims, CaseInapplicable, ControlFailed
 from semel.probe.link_audit import AuditFinding
 from semel.probe.recorder import CaseRecorder
 
@@ -73,6 +72,7 @@ class Trial:
         self.tag = tag
         self.recorder = CaseRecorder(subject.password)
         self.links: list[ProbeLink] = []
+        self._claims = CaseClaims(self.recorder)
         self._sessions = SessionTraces()
         self._broker = control
 
@@ -89,18 +89,9 @@ class Trial:
         """Rules that the broker broke on any of the connections."""
         return [finding for link in self.links for finding in link.findings]
 
-    @property
-    def is_control(self) -> bool:
-        return self.recorder.arm == CONTROL
-
-    @contextmanager
-    def control(self) -> Iterator[None]:
+    def control(self) -> AbstractContextManager[None]:
         """The control arm: what is in it must succeed with every broker."""
-        self.recorder.arm = CONTROL
-        try:
-            yield
-        finally:
-            self.recorder.arm = TEST
+        return self._claims.control()
 
     # --- names ---
 
@@ -314,14 +305,11 @@ class Trial:
 
     def must(self, holds: object, sentence: str) -> None:
         """Claim that `holds`; `sentence` says what was found if it does not."""
-        if not holds:
-            self.refute(sentence)
+        self._claims.must(holds, sentence)
 
     def refute(self, sentence: str) -> NoReturn:
         """End the case: the subject is wrong (or, in the control arm, nothing is shown)."""
-        if self.is_control:
-            raise ControlFailed(sentence)
-        raise ClaimRefuted(sentence)
+        self._claims.refute(sentence)
 
     def not_applicable(self, sentence: str) -> NoReturn:
         """End the case: the subject said in this run that the statement does not apply to it."""

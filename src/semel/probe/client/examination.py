@@ -17,11 +17,10 @@ from typing import Final
 
 from semel import __version__
 from semel.probe.claims import (
+    CASE_ENDINGS,
     VERSION_NAMES,
-    CaseInapplicable,
-    ClaimArguable,
-    ClaimRefuted,
     ControlFailed,
+    verdict_of,
 )
 from semel.probe.client.all_cases import ALL_CASES
 from semel.probe.client.audit import METHOD, REPEATS, ClientAudit
@@ -276,14 +275,8 @@ class ClientExamination:
             async with asyncio.timeout(CASE_SECONDS):
                 await trial.start()
                 await case.run(trial)
-        except ClaimRefuted as refuted:
-            verdict, found = VIOLATED, str(refuted)
-        except ControlFailed as failed:
-            verdict, found = INCONCLUSIVE, f"a step that must succeed failed: {failed}"
-        except CaseInapplicable as inapplicable:
-            verdict, found = NOT_APPLICABLE, str(inapplicable)
-        except ClaimArguable as arguable:
-            verdict, found = ARGUABLE, str(arguable)
+        except CASE_ENDINGS as ending:
+            verdict, found = verdict_of(ending)
         except CommandNotFound as problem:
             verdict, found = INCONCLUSIVE, str(problem)
         except TimeoutError:

@@ -7,8 +7,8 @@ raise ControlFailed, too: the control arm must succeed.
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
@@ -17,7 +17,7 @@ from semel.mqtt.packet_types import CONNECT, PUBACK, PUBCOMP, PUBLISH, PUBREC, S
 from semel.mqtt.packets.connect import Connect
 from semel.mqtt.packets.publish import Publish
 from semel.probe import wire
-from semel.probe.claims import CaseInapplicable, ClaimArguable, ClaimRefuted, ControlFailed
+from semel.probe.claims import CaseClaims, CaseInapplicable, ClaimArguable, ControlFailed
 from semel.probe.client import server_wire
 from semel.probe.client.process import KEEP_ALIVE, ClientProcess, substitute
 from semel.probe.client.profile import ClientProfile, topic_name_for
@@ -31,7 +31,6 @@ from semel.probe.client.server import (
     first_number,
     packet_list,
 )
-from semel.probe.evidence import CONTROL, TEST
 from semel.probe.link_audit import AuditFinding
 from semel.probe.recorder import CaseRecorder
 
@@ -67,6 +66,7 @@ class ClientTrial:
         self.tag = tag
         self.recorder = CaseRecorder()
         self.process = ClientProcess()
+        self._claims = CaseClaims(self.recorder)
         self._profile = profile
         self._listener = SubjectListener(self.recorder)
         self._tokens = 0
@@ -97,18 +97,9 @@ class ClientTrial:
         """Rules that the client broke on any of its connections."""
         return [finding for link in self.links for finding in link.findings]
 
-    @property
-    def is_control(self) -> bool:
-        return self.recorder.arm == CONTROL
-
-    @contextmanager
-    def control(self) -> Iterator[None]:
+    def control(self) -> AbstractContextManager[None]:
         """The control arm: what is in it must succeed with every client."""
-        self.recorder.arm = CONTROL
-        try:
-            yield
-        finally:
-            self.recorder.arm = TEST
+        return self._claims.control()
 
     # --- names ---
 
@@ -379,14 +370,11 @@ class ClientTrial:
 
     def must(self, holds: object, sentence: str) -> None:
         """Claim that `holds`; `sentence` says what was found if it does not."""
-        if not holds:
-            self.refute(sentence)
+        self._claims.must(holds, sentence)
 
     def refute(self, sentence: str) -> NoReturn:
         """End the case: the client is wrong (or, in the control arm, nothing is shown)."""
-        if self.is_control:
-            raise ControlFailed(sentence)
-        raise ClaimRefuted(sentence)
+        self._claims.refute(sentence)
 
     def not_applicable(self, sentence: str) -> NoReturn:
         """End the case: the program did not do in this run what the statement is about."""
