@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from semel.cli.errors import one_sentence
+from semel.cli.exits import INTERRUPTED
 from semel.cli.flags import ONE_OBJECT, QUIET, shared_option
 from semel.cli.live_line import LiveLine
 from semel.cli.numbers import IntegerRange
@@ -21,7 +22,7 @@ from semel.pipeline.errors import PipelineError
 from semel.pipeline.lake_address import table_address
 from semel.probe.conformance_table import CONFORMANCE_TABLE, append_reports, latest_reports
 from semel.probe.matrix import SubjectResult, examine_here, examine_subject, result_of
-from semel.probe.outcomes import totals
+from semel.probe.outcomes import ExaminationReport, totals
 from semel.probe.report.files import CannotWriteReport, replace_file, write_report
 from semel.probe.report.matrix_page import make_matrix
 from semel.probe.subjects_file import BadSubjects, MatrixSubject, read_subjects
@@ -75,12 +76,18 @@ def matrix(
 ) -> None:
     """Examine every subject of the TOML file FILE: brokers, clients and codecs.
 
-    Exits with 1 if a statement is violated, and with 2 if a subject cannot be examined.
+    Exits with 1 if a statement is violated, and with 2 if a subject cannot be examined. Ctrl-C ends
+    early, and keeps what was found in the subjects that are done.
     """
     try:
         subjects = read_subjects(file)
     except BadSubjects as problem:
         raise click.BadParameter(shown_text(str(problem)), param_hint="FILE") from None
+    table = None if lake is None else table_address(lake, CONFORMANCE_TABLE)
+    if table is not None:
+        # A lake that cannot be used is reported now, not after minutes of examination.
+        with one_sentence():
+            latest_reports(table)
     run = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     line = LiveLine(enabled=not quiet)
     done: list[str] = []
@@ -102,22 +109,23 @@ def matrix(
     finally:
         line.clear()
     reports = [result.report for result in results if result.report is not None]
-    table = None if lake is None else table_address(lake, CONFORMANCE_TABLE)
+    if out is not None:
+        # Before anything else that may fail: an examination takes minutes.
+        write_pages(out, reports, reports)
     if table is not None and reports:
         with one_sentence():
             append_reports(table, reports, run)
-    if out is not None:
-        try:
-            for report in reports:
-                write_report(report, out / file_name(report.name))
-            newest = reports if table is None else latest_reports(table)
-            replace_file(out / "matrix.html", make_matrix(newest))
-        except CannotWriteReport as problem:
-            raise click.BadParameter(str(problem), param_hint="--out") from None
+            newest = latest_reports(table)
+        if out is not None:
+            write_pages(out, [], newest)
     print_results(results, run=run, is_json=is_json)
     for result in results:
         if result.problem:
             click.echo(f"Error: {result.name}: {shown_text(result.problem)}", err=True)
+    if len(results) < len(subjects):
+        missing = [each.name for each in subjects if each.name not in {one.name for one in results}]
+        click.echo(f"interrupted; not examined: {shown_text(', '.join(missing))}", err=True)
+        sys.exit(INTERRUPTED)
     if any(result.problem for result in results):
         sys.exit(CANNOT)
     if any(report.failed() for report in reports):
@@ -134,9 +142,28 @@ def examine_on_cluster(subjects: list[MatrixSubject], master: str) -> list[Subje
     return [result_of(text) for text in found]
 
 
-def file_name(name: str) -> str:
-    """The directory of a subject's report."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "subject"
+def write_pages(
+    out: Path, reports: list[ExaminationReport], shown: list[ExaminationReport]
+) -> None:
+    """Write these reports, each to its directory, and the page of those that are shown."""
+    try:
+        for report, name in zip(reports, directory_names(reports), strict=True):
+            write_report(report, out / name)
+        replace_file(out / "matrix.html", make_matrix(shown))
+    except CannotWriteReport as problem:
+        raise click.BadParameter(str(problem), param_hint="--out") from None
+
+
+def directory_names(reports: list[ExaminationReport]) -> list[str]:
+    """The directory of each report: the name of its subject, with a number if it is taken."""
+    names: list[str] = []
+    for report in reports:
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", report.name).strip("-.") or "subject"
+        name, number = plain, 2
+        while name in names:
+            name, number = f"{plain}-{number}", number + 1
+        names.append(name)
+    return names
 
 
 def print_results(results: list[SubjectResult], *, run: str, is_json: bool) -> None:

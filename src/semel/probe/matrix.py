@@ -4,10 +4,10 @@ A task is a text in, and a text out, so that it runs in any process that has sem
 """
 
 import asyncio
+import contextlib
 import json
 import shlex
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 
 from semel.client.address import parse_address
@@ -18,7 +18,12 @@ from semel.probe.broker.examination import Examination
 from semel.probe.broker.trial import Subject
 from semel.probe.client.examination import examine_client
 from semel.probe.codec.examination import examine_codec
-from semel.probe.outcomes import CannotExamine, ExaminationReport, report_from_json
+from semel.probe.outcomes import (
+    INTERRUPTION,
+    CannotExamine,
+    ExaminationReport,
+    report_from_json,
+)
 from semel.probe.subjects_file import VERSIONS, MatrixSubject, subject_from_text
 
 
@@ -33,9 +38,13 @@ class SubjectResult:
 
 def examine_subject(text: str) -> str:
     """Examine the subject that `as_text` wrote. Returns a JSON text; never raises."""
+    return asyncio.run(_examine_text(text))
+
+
+async def _examine_text(text: str) -> str:
     subject = subject_from_text(text)
     try:
-        report = asyncio.run(_examine(subject))
+        report = await _examine(subject)
     except (CannotExamine, ControlCommandFailed, TlsError, OSError) as problem:
         return json.dumps({"name": subject.name, "problem": str(problem)})
     except Exception as problem:  # one subject must not end the examination of the others
@@ -55,15 +64,29 @@ def result_of(text: str) -> SubjectResult:
 def examine_here(
     subjects: Sequence[MatrixSubject], *, at_once: int, on_done: Callable[[SubjectResult], None]
 ) -> list[SubjectResult]:
-    """Examine the subjects in this process, `at_once` at a time. Returns them in their order."""
+    """Examine the subjects in this process, `at_once` at a time. Returns them in their order.
+
+    After Ctrl-C it returns those that are done.
+    """
     found: dict[str, SubjectResult] = {}
-    with ThreadPoolExecutor(max_workers=at_once) as pool:
-        futures = [pool.submit(examine_subject, subject.as_text()) for subject in subjects]
-        for future in as_completed(futures):
-            result = result_of(future.result())
-            found[result.name] = result
-            on_done(result)
-    return [found[subject.name] for subject in subjects]
+    turn = asyncio.Semaphore(at_once)
+
+    async def examine(subject: MatrixSubject) -> None:
+        async with turn:
+            result = result_of(await _examine_text(subject.as_text()))
+        if result.report is not None and INTERRUPTION in result.report.remarks:
+            return
+        found[result.name] = result
+        on_done(result)
+
+    async def examine_all() -> None:
+        async with asyncio.TaskGroup() as group:
+            for subject in subjects:
+                group.create_task(examine(subject))
+
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(examine_all())
+    return [found[subject.name] for subject in subjects if subject.name in found]
 
 
 async def _examine(subject: MatrixSubject) -> ExaminationReport:
