@@ -273,6 +273,9 @@ def dataset_of(table: "DeltaTable") -> Any:
     """
     dataset = need("pyarrow.dataset", extra="sql", by=_BY)
     arrow = need("pyarrow", extra="sql", by=_BY)
+    # Imports pyarrow, which is slow.
+    from semel.pipeline.scanned_dataset import ScannedDataset
+
     # Selects no file: used for its check of the reader features, its file system and its format.
     found = table.to_pyarrow_dataset(file_pruning_predicate="1 = 0")
     actions = arrow.table(table.get_add_actions(flatten=True))
@@ -306,7 +309,7 @@ def dataset_of(table: "DeltaTable") -> Any:
                         paths[place], found.filesystem, partition_expression=holds_part
                     )
                 )
-    return dataset.FileSystemDataset(fragments, found.schema, found.format, found.filesystem)
+    return ScannedDataset(fragments, found.schema, found.format, found.filesystem)
 
 
 def _by_age(

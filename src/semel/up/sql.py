@@ -451,7 +451,10 @@ class LakeSql:
             if each.node in records:
                 fragments += self._fragments(records[each.node], begins, each.last)
         dataset = need("pyarrow.dataset", extra="sql", by="semel sql")
-        rows = dataset.FileSystemDataset(fragments, schema(), dataset.ParquetFileFormat())
+        # Imports pyarrow, which is slow.
+        from semel.pipeline.scanned_dataset import ScannedDataset
+
+        rows = ScannedDataset(fragments, schema(), dataset.ParquetFileFormat())
         if opened is None:
             self.notes.append(f"nothing has landed in {self._shown_address(table)} yet")
         self._create_view(f"{table}{NOT_LANDED}", rows)
