@@ -33,6 +33,7 @@ from semel.pipeline.lake import (
 )
 from semel.store.reading import NodeRecord, StreamCatalog
 from tests.modes import repeats
+from tests.pipeline.delta_dataset import delta_dataset
 from tests.store.keeper import Keeper
 from tests.up.landed import land
 
@@ -269,11 +270,10 @@ def test_optimize_merges_files_and_changes_no_row_nor_position(lake: Path) -> No
     assert pl.read_delta(str(lake / "t")).sort("a", "day").equals(before)
     table = DeltaTable(lake / "t")
     assert table.transaction_version(position_id("all", "n1")) == 15
-    dataset = table.to_pyarrow_dataset()
-    assert dataset.count_rows() == 15
+    assert table.to_pyarrow_dataset().count_rows() == 15
     question = "select sum(a)::int, count(*)::int from t"
     with duckdb.connect() as connection:
-        connection.register("t", dataset)
+        connection.register("t", delta_dataset(table))
         assert connection.execute(question).fetchall() == [(30, 15)]
     # There is nothing more to do.
     again = optimize(str(lake), "t")

@@ -20,6 +20,7 @@ from semel.pipeline.files import TableLayout, write_files
 from semel.pipeline.lake import dataset_of
 from semel.pipeline.live_files import list_files
 from semel.pipeline.table import LandingBatch, Table
+from tests.pipeline.delta_dataset import delta_dataset
 from tests.pipeline.landing_rows import land_seqs
 from tests.pipeline.test_table import schema
 
@@ -101,7 +102,7 @@ def test_a_filter_finds_what_is_there(tmp_path: Path, kind: str, seed: int) -> N
     connection.execute("SET TimeZone = 'UTC'")
     connection.register("whole", whole)
     connection.register("own", dataset_of(table))
-    connection.register("theirs", table.to_pyarrow_dataset())
+    connection.register("theirs", delta_dataset(table))
 
     def found(view: str, where: str, *given: Any) -> list[int]:
         text = f"SELECT i FROM {view} WHERE {where} ORDER BY i"

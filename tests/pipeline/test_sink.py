@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from semel.pipeline.app_transactions import query_id
 from semel.pipeline.errors import OptionError, sentence_of
 from semel.pipeline.sink_options import parse_sink_options
+from tests.pipeline.delta_dataset import delta_dataset
 
 # One row of each kind that a table can have.
 EVERYTHING = """
@@ -66,7 +67,7 @@ def test_each_type_of_spark_reads_back_everywhere(spark: SparkSession, tmp_path:
     (seen,) = polars.read_delta(str(table)).drop("pairs").to_dicts()
     assert {name: seen[name] for name in expected} == expected
     connection = duckdb.connect()
-    connection.register("t", delta.to_pyarrow_dataset())
+    connection.register("t", delta_dataset(delta))
     found = connection.execute("select big, text, bytes, moment, properties from t").fetchone()
     assert found is not None
     assert found[:3] == (4, "tämp", b"ab")

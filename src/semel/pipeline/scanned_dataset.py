@@ -19,10 +19,13 @@ class ScannedDataset(pyarrow.dataset.FileSystemDataset):  # type: ignore[misc]
 
 
 class BatchScanner:
-    """A scanner whose reader starts the scan with its first batch."""
+    """A pyarrow Scanner with another `to_reader`."""
 
     def __init__(self, scanner: Any) -> None:
         self._scanner = scanner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scanner, name)
 
     def to_reader(self) -> Any:
         """A RecordBatchReader of all batches."""
