@@ -23,7 +23,7 @@ from bench.pipeline.running import DidNotRun, Up, running
 from bench.pipeline.segments import PAYLOAD
 
 SECONDS: Final = 60.0
-RATES: Final = (30_000, 20_000, 10_000, 5_000)
+RATES: Final = (60_000, 45_000, 30_000, 20_000, 10_000)
 TARGET: Final = RATES[0]
 PUBLISHERS: Final = 10
 TOPICS: Final = 1_000

@@ -16,7 +16,13 @@ from semel.lab.load.clients import Publisher, Subscriber
 from semel.lab.load.delivery_tracker import MOST_GAPS, DeliveryTracker, Latencies
 from semel.lab.load.description import FLEET, PAIRS, PLANT, SCENARIOS, InvalidLoad, Load
 from semel.lab.load.links import LinkError, LoadLink
-from semel.lab.load.traffic import LATE_SECONDS, SharedCounts, TrafficGroup, TrafficPace
+from semel.lab.load.traffic import (
+    LATE_SECONDS,
+    SHORTEST_WAIT,
+    SharedCounts,
+    TrafficGroup,
+    TrafficPace,
+)
 from semel.lab.load.wire import COUNTER_BITS, STAMP, StampedPackets, layout_of, plain_acks
 from semel.mqtt import (
     MQTT5,
@@ -641,6 +647,15 @@ def test_a_publisher_that_waits_for_its_acknowledgement_misses_no_turn() -> None
         group.wake(publishers[1])
         assert group.send() == 1
         assert [each.sent for each in publishers] == [2, 1]
+
+
+def test_turns_are_awaited_one_by_one_up_to_a_rate_and_by_the_millisecond_above_it() -> None:
+    with linked() as (link, _):
+        publishers = [publisher_of(link, 0, 9) for _ in range(4)]
+        slow, even, fast = (TrafficPace(publishers, rate) for rate in (1.0, 5_000.0, 5_001.0))
+        assert 0.0 < slow.wait() <= 0.25
+        assert even.wait() == 0.0
+        assert fast.wait() == SHORTEST_WAIT
 
 
 def test_publishers_take_turns_and_catch_up_with_at_most_a_second() -> None:

@@ -35,6 +35,10 @@ LATE_SECONDS: Final = 1.0
 POLL_SECONDS: Final = 0.01
 # The shortest timeout of an epoll.
 SHORTEST_WAIT: Final = 0.001
+# Up to this rate, in messages per second of a process, a publisher does not sleep before a turn
+# that is near, so that messages are evenly spaced. Above it, the turns of a millisecond are taken
+# together, so that the load leaves the processor to the broker.
+EVEN_RATE: Final = 20_000
 # After this time without activity, missing messages are no longer awaited.
 DRAIN_TIMEOUT: Final = 5.0
 TICK_SECONDS: Final = 0.5
@@ -190,7 +194,9 @@ class TrafficPace:
         return chosen
 
     def wait(self) -> float:
-        """Seconds until the next turn; 0 if that is too short for an epoll."""
+        """Seconds until the next turn; 0 if that is too short for an epoll and turns are even."""
+        if self._per_second > EVEN_RATE:
+            return SHORTEST_WAIT
         seconds = self.began + (self._turns + 1) / self._per_second - time.monotonic()
         return seconds if seconds >= 2 * SHORTEST_WAIT else 0.0
 
