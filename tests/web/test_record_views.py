@@ -14,6 +14,7 @@ from semel.web.lake_tables import list_tables
 from semel.web.record_topics import RecordTopics, RecordUnreadable, describe_topic
 from semel.web.sql_queries import LakeAddress, QueryRefused, SqlQueries, TooManyQueries
 from semel.web.sql_worker import plain_value
+from semel.web.topic_tree import TopicBranch, TopicTree
 from tests.up.asked import Kept
 from tests.web.serving import Browser, Served, served
 
@@ -35,6 +36,11 @@ def seal(kept: Kept) -> None:
 
 def topics_of(kept: Kept) -> RecordTopics:
     return RecordTopics(kept.keeper.folder.path, str(kept.root), "plant")
+
+
+def leaves(tree: TopicTree) -> Iterator[TopicBranch]:
+    """The branches that have messages of their own."""
+    return (each for each in tree.search("#")[0] if each.last is not None)
 
 
 def address_of(kept: Kept) -> LakeAddress:
@@ -63,16 +69,34 @@ def test_a_tree_follows_the_record_sealed_or_not(kept: Kept) -> None:
     assert shown["last"]["payload"]["text"] == "value 15"
 
 
-def test_old_rows_are_left_out_and_many_new_ones_skipped(
+def test_old_rows_are_left_out_and_of_many_new_ones_some_stand_for_all(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record_topics, "FIRST_ROWS", 4)
-    monkeypatch.setattr(record_topics, "INTERVAL_ROWS", 2)
+    monkeypatch.setattr(record_topics, "MAXIMUM_ROWS", 2)
     topics = topics_of(kept)
     kept.keeper.commit(20)
     assert topics.follow().root.messages == 4
     kept.keeper.commit(10)
-    assert topics.follow().root.messages == 6
+    tree = topics.follow()
+    assert tree.root.messages == 4 + 10
+    # The newest two of five topics were read, and each of them stands for five messages.
+    assert sorted(each.messages for each in leaves(tree))[-2:] == [5 + 1, 5 + 1]
+
+
+def test_rows_are_read_as_long_as_there_is_time_for_them(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_topics, "MINIMUM_ROWS", 3)
+    # No computer reads a row in this time.
+    monkeypatch.setattr(record_topics, "FOLLOW_SECONDS", 1e-12)
+    topics = topics_of(kept)
+    kept.keeper.commit(20)
+    assert len(list(leaves(topics.follow()))) == 5
+    kept.keeper.commit(20)
+    before = {each.topic: each.last for each in leaves(topics.tree)}
+    after = {each.topic: each.last for each in leaves(topics.follow())}
+    assert sum(before[topic] != last for topic, last in after.items()) == 3
 
 
 def test_rows_that_are_not_sealed_are_read_only_if_they_are_few(

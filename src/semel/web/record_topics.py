@@ -3,6 +3,9 @@
 The record is followed only while somebody looks: `follow` reads what is new, and after a pause it
 begins with the newest rows again. Rows are read from segments. Rows that are not sealed are read
 from the store only if they are few, because reading them costs more.
+
+If more rows are new than may be read in the time that the page has for it, the newest of them are
+read, and stand for the others: counts and rates are estimates then.
 """
 
 import time
@@ -18,9 +21,12 @@ from semel.store.segments import RecordError
 from semel.web.payloads import describe_payload
 from semel.web.topic_tree import KEPT_BYTES, LastMessage, TopicBranch, TopicTree
 
-# Rows that are read when somebody begins to look, and at most per interval; more are skipped.
+# Rows that are read when somebody begins to look.
 FIRST_ROWS: Final = 20_000
-INTERVAL_ROWS: Final = 50_000
+# The processor time that reading new rows may take, and within it, how many rows that is.
+FOLLOW_SECONDS: Final = 0.05
+MINIMUM_ROWS: Final = 1_000
+MAXIMUM_ROWS: Final = 50_000
 # Rows that are read although they are not sealed.
 UNSEALED_ROWS: Final = 500
 # After so long a pause the newest rows are read again, and none of those between.
@@ -50,8 +56,11 @@ class RecordTopics:
         # By node: the last row that was read.
         self._read_up_to: dict[str, int] = {}
         self._followed_at = float("-inf")
-        # The processor time that the last `follow` took.
+        # The processor time that the last `follow` took, and how many rows it read.
         self.follow_seconds = 0.0
+        self._rows_read = 0
+        # How many rows can be read in FOLLOW_SECONDS, as far as is known.
+        self._affordable_rows = MAXIMUM_ROWS
 
     def follow(self) -> TopicTree:
         """Read what is new, and return the tree. Raises RecordUnreadable."""
@@ -60,30 +69,39 @@ class RecordTopics:
         if since > PAUSE_SECONDS:
             self._read_up_to = {}
         self._followed_at = now
+        self._rows_read = 0
         with self._catalog() as catalog:
-            for record in catalog.records(self.stream):
-                self._follow(record)
+            records = catalog.records(self.stream)
+            for record in records:
+                self._follow(record, max(1, self._affordable_rows // len(records)))
         self.tree.end_interval(min(since, PAUSE_SECONDS))
         self.follow_seconds = time.thread_time() - began
+        if self._rows_read >= MINIMUM_ROWS:
+            rows = int(FOLLOW_SECONDS * self._rows_read / max(self.follow_seconds, 1e-6))
+            self._affordable_rows = min(MAXIMUM_ROWS, max(MINIMUM_ROWS, rows))
         return self.tree
 
-    def _follow(self, record: NodeRecord) -> None:
+    def _follow(self, record: NodeRecord, maximum_rows: int) -> None:
         summary = record.summary()
         last = summary.last
         if last - summary.sealed > UNSEALED_ROWS:
             last = summary.sealed
         known = self._read_up_to.get(record.node)
         if known is None:
-            first = max(summary.first, last - FIRST_ROWS + 1)
+            begins = first = max(summary.first, last - FIRST_ROWS + 1)
         else:
-            first = max(summary.first, known + 1, last - INTERVAL_ROWS + 1)
+            begins = max(summary.first, known + 1)
+            first = max(begins, last - maximum_rows + 1)
         self._read_up_to[record.node] = max(last, known or 0)
         if first > last:
             return
+        rows = last - first + 1
+        self._rows_read += rows
         for table in record.tables(first, last, ReadOptions(columns=_COLUMNS)):
-            self._add(table)
+            self._add(table, (last - begins + 1) / rows)
 
-    def _add(self, table: Any) -> None:
+    def _add(self, table: Any, weight: float) -> None:
+        """Add rows, each of which stands for `weight` rows."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -110,7 +128,7 @@ class RecordTopics:
             *(each.to_pylist() for each in columns), strict=True
         ):
             last = LastMessage(at / 1e6, begins, size, qos, retain)
-            self.tree.add(topic, counts[topic], last)
+            self.tree.add(topic, round(counts[topic] * weight), last)
 
     def history(self, topic: str, seconds: float) -> Values:
         """The newest messages of a topic during the last seconds. Raises RecordUnreadable."""
