@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -143,7 +144,7 @@ def examine_on_cluster(subjects: list[MatrixSubject], master: str) -> list[Subje
 
 
 def write_pages(
-    out: Path, reports: list[ExaminationReport], shown: list[ExaminationReport]
+    out: Path, reports: Sequence[ExaminationReport], shown: Sequence[ExaminationReport]
 ) -> None:
     """Write these reports, each to its directory, and the page of those that are shown."""
     try:
@@ -154,7 +155,7 @@ def write_pages(
         raise click.BadParameter(str(problem), param_hint="--out") from None
 
 
-def directory_names(reports: list[ExaminationReport]) -> list[str]:
+def directory_names(reports: Sequence[ExaminationReport]) -> list[str]:
     """The directory of each report: the name of its subject, with a number if it is taken."""
     names: list[str] = []
     for report in reports:
