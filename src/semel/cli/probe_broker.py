@@ -34,7 +34,7 @@ from semel.mqtt.wire import check_text
 from semel.probe.broker.all_cases import ALL_CASES
 from semel.probe.broker.case import Case
 from semel.probe.broker.control import BrokerControl, ControlCommandFailed
-from semel.probe.broker.examination import Examination
+from semel.probe.broker.examination import AT_ONCE, Examination
 from semel.probe.broker.trial import Subject
 from semel.probe.claims import VERSION_NAMES
 from semel.probe.outcomes import INTERRUPTION, CannotExamine
@@ -65,6 +65,15 @@ QUICK_SHARE: Final = 10
     section=SELECTION,
     type=IntegerRange(0, 2**32 - 1),
     help="Run the cases in the order of an earlier examination.",
+)
+@grouped_option(
+    "--at-once",
+    section=SELECTION,
+    metavar="N",
+    type=IntegerRange(1, 64),
+    default=AT_ONCE,
+    show_default=True,
+    help="How many cases run at the same time: 1 for a broker whose clients disturb each other.",
 )
 @grouped_option(
     "--start",
@@ -125,6 +134,7 @@ def broker(
     quick: bool,
     is_list: bool,
     seed: int | None,
+    at_once: int,
     start: str,
     stop: str,
     kill: str,
@@ -187,6 +197,7 @@ def broker(
         seed=seed,
         control=BrokerControl(address, start, stop, kill),
         name=name,
+        at_once=at_once,
         on_progress=show,
     )
     try:

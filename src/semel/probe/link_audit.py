@@ -90,16 +90,17 @@ class LinkAudit:
 
     def record_sent(
         self, data: bytes, meaning: str = "", *, breaks_rule: bool = False
-    ) -> list[Violation]:
+    ) -> tuple[list[ObservedPacket], list[Violation]]:
         """Record what the examiner sends, so that the trace knows what the subject may answer.
 
-        Returns the rules that it breaks. With `breaks_rule` it is not read, and the order of what
-        the subject sends is not checked any more.
+        Returns its packets, and the rules that they break. With `breaks_rule` it is not read, and
+        the order of what the subject sends is not checked any more.
         """
         self._record(SENT, data, meaning or describe(data, self.version))
         if breaks_rule:
             self._trace.is_lost = True
-            return []
+            return [], []
+        packets: list[ObservedPacket] = []
         violations: list[Violation] = []
         rest = data
         while rest:
@@ -111,8 +112,9 @@ class LinkAudit:
                 self._trace.is_lost = True
                 break
             packet, rest = rest[:end], rest[end:]
-            violations += self._trace.check(self._examiner, self._trace.read(packet))
-        return violations
+            packets.append(self._trace.read(packet))
+            violations += self._trace.check(self._examiner, packets[-1])
+        return packets, violations
 
     # --- the connection ---
 

@@ -10,6 +10,8 @@ from typing import Final
 
 from semel import vectors
 from semel.mqtt import RULES, Rule
+from semel.mqtt.observation import observe
+from semel.mqtt.packet_types import CONNECT, PUBLISH
 from semel.mqtt.reasons import PAYLOAD_FORMAT_INVALID
 
 # Who sends a packet, in the words of the vectors.
@@ -36,10 +38,26 @@ class WireVector:
     rule: Rule | None
     # Whether it has characters that a receiver may refuse.
     is_refusable: bool
+    # Whether it has a text that begins with $.
+    has_dollar_name: bool
 
     @property
     def packet_type(self) -> int:
         return self.data[0] >> 4
+
+    @property
+    def client_id(self) -> str | None:
+        """The client identifier of a CONNECT that is right or wrong; None: it has none."""
+        observation = observe(self.data, 0) if self.packet_type == CONNECT else None
+        if observation is not None:
+            for name, value in observation.fields:
+                if name == "client_id" and isinstance(value, str):
+                    return value
+        return None
+
+    @property
+    def is_qos_2_publish(self) -> bool:
+        return self.data[0] & 0xF6 == PUBLISH << 4 | 4
 
 
 def load_wire_vectors(direction: str) -> list[WireVector]:
@@ -66,6 +84,7 @@ def load_wire_vectors(direction: str) -> list[WireVector]:
                     data,
                     rule,
                     has_refusable_text(entry.get("packet")),
+                    has_dollar_name(entry.get("packet")),
                 )
             )
     return found
@@ -89,6 +108,15 @@ def has_refusable_text(value: object) -> bool:
         or ord(c) & 0xFFFE == 0xFFFE
         for c in value
     )
+
+
+def has_dollar_name(value: object) -> bool:
+    """Whether a text in the description of a packet begins with $, as names of servers do."""
+    if isinstance(value, dict):
+        return any(has_dollar_name(each) for each in value.values())
+    if isinstance(value, list):
+        return any(has_dollar_name(each) for each in value)
+    return isinstance(value, str) and value.startswith("$")
 
 
 def is_optional(rule: Rule) -> bool:

@@ -9,11 +9,16 @@ import pytest
 
 from semel import standard
 from semel.client.address import Address
+from semel.mqtt import Rule, Violation
+from semel.mqtt.exchange_rules import RECEIVE_MAXIMUM_KEPT
+from semel.mqtt.rules import PACKET_SIZE_WITHIN_MAXIMUM
 from semel.probe.broker import examination as examination_module
 from semel.probe.broker.case import Case
-from semel.probe.broker.examination import REPEATS, Examination
+from semel.probe.broker.cases_vectors import CASES as VECTOR_CASES
+from semel.probe.broker.examination import REPEATS, Examination, blamed
 from semel.probe.broker.trial import Subject, Trial
 from semel.probe.claims import ClaimArguable
+from semel.probe.link_audit import AuditFinding
 from semel.probe.outcomes import CannotExamine, CaseOutcome, ExaminationReport, report_from_json
 from semel.probe.verdicts import (
     ARGUABLE,
@@ -28,7 +33,13 @@ from semel.probe.verdicts import (
     VIOLATED,
     combine,
 )
-from tests.probe.broker.scripted_peer import PINGRESP, PeerLink, ScriptedPeer, answer_plainly
+from tests.probe.broker.scripted_peer import (
+    PINGRESP,
+    PeerLink,
+    Script,
+    ScriptedPeer,
+    answer_plainly,
+)
 
 Server = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -58,21 +69,25 @@ async def send_forbidden(trial: Trial) -> None:
 
 
 async def examine_subject(
-    subject: Subject, cases: Sequence[Case], versions: Sequence[int] = (4,)
+    subject: Subject, cases: Sequence[Case], versions: Sequence[int] = (4,), at_once: int = 12
 ) -> ExaminationReport:
-    examination = Examination(subject, cases, versions=versions, seed=1)
+    examination = Examination(subject, cases, versions=versions, seed=1, at_once=at_once)
     await examination.run()
     return examination.report()
 
 
 def examine(
-    peer: ScriptedPeer, cases: Sequence[Case], versions: Sequence[int] = (4,)
+    peer: ScriptedPeer,
+    cases: Sequence[Case],
+    versions: Sequence[int] = (4,),
+    *,
+    at_once: int = 12,
 ) -> ExaminationReport:
     """The report on a peer, which runs only for it."""
 
     async def run() -> ExaminationReport:
         async with peer:
-            return await examine_subject(peer.subject(), cases, versions)
+            return await examine_subject(peer.subject(), cases, versions, at_once)
 
     return asyncio.run(run())
 
@@ -179,6 +194,192 @@ def test_what_the_peer_sends_is_audited_whichever_case_is_run() -> None:
     assert verdicts["MQTT-3.3.1-2"] == VIOLATED
 
 
+def test_a_finding_blames_neither_statements_of_clients_nor_those_of_absent_properties() -> None:
+    def blamed_for(rule: Rule, data: str) -> tuple[str, ...]:
+        packet = bytes.fromhex(data)
+        violation = Violation(rule, "more than 1 open", packet[0] >> 4)
+        violation.version = 5
+        return blamed(AuditFinding(violation, 1, packet))
+
+    # [MQTT-3.3.4-7] and [MQTT-3.2.2-15] are the same rules for clients.
+    open_messages = blamed_for(RECEIVE_MAXIMUM_KEPT, "320500016100010078")
+    assert open_messages == ("MQTT-3.3.4-9", "MQTT-4.9.0-1", "MQTT-4.9.0-2")
+    plain, with_reason_string = "e0028200", "e00682041f000178"
+    assert blamed_for(PACKET_SIZE_WITHIN_MAXIMUM, plain) == ("MQTT-3.1.2-24",)
+    named = blamed_for(PACKET_SIZE_WITHIN_MAXIMUM, with_reason_string)
+    assert named == ("MQTT-3.1.2-24", "MQTT-3.14.2-3")
+
+
+async def subscribe_with_identifier_0(trial: Trial) -> None:
+    link = await trial.connect()
+    await link.send(bytes.fromhex("8206000000016100"))
+    await trial.must_refuse(link)
+
+
+async def subscribe_to_nothing(trial: Trial) -> None:
+    link = await trial.connect()
+    await link.send(bytes.fromhex("82020001"))
+    await trial.must_refuse(link)
+
+
+def test_an_answer_that_copies_what_the_examiner_did_wrong_is_no_finding_of_its_own() -> None:
+    def answer_all(link: PeerLink, packet: bytes) -> bytes | None:
+        if packet == bytes.fromhex("82020001"):
+            return bytes.fromhex("90020001")
+        return answer_plainly(link, packet)
+
+    cases = [case("zero", subscribe_with_identifier_0), case("none", subscribe_to_nothing)]
+    report = examine(ScriptedPeer(answer_all), cases)
+    assert outcome(report, "zero").found == "the broker answered with SUBACK"
+    assert outcome(report, "none").verdict == VIOLATED
+    assert {each.case for each in report.failed()} == {"zero", "none"}
+
+
+@pytest.mark.parametrize(
+    ("qos", "numbers"), [(1, "MQTT-4.3.2-1"), (2, "MQTT-4.3.3-1")], ids=["QoS 1", "QoS 2"]
+)
+def test_a_finding_about_a_message_blames_the_statement_of_its_qos(qos: int, numbers: str) -> None:
+    def send_dup(link: PeerLink, packet: bytes) -> bytes | None:
+        answer = answer_plainly(link, packet)
+        first = bytes([0x38 | qos << 1]) + bytes.fromhex("060001610007") + b"x"
+        return answer + first if answer == PINGRESP else answer
+
+    report = examine(ScriptedPeer(send_dup), [case("ping", succeed)])
+    found = outcome(report, "audit-first-send-without-dup-publish")
+    assert found.statements == (numbers,)
+
+
+def test_a_message_of_another_case_is_no_answer_and_one_of_this_case_is() -> None:
+    def send_to_all(name: bytes) -> Script:
+        message = bytes([0x30, len(name) + 3, 0, len(name)]) + name + b"x"
+
+        def send_message(link: PeerLink, packet: bytes) -> bytes | None:
+            if packet == FORBIDDEN:
+                link.writer.write(message)
+                return None
+            return answer_plainly(link, packet)
+
+        return send_message
+
+    cases = [case("forbidden", send_forbidden)]
+    assert outcome(examine(ScriptedPeer(send_to_all(b"a/b")), cases), "forbidden").runs == 1
+    # Until the case is run there is none.
+    tags = [""]
+
+    async def keep_tag(trial: Trial) -> None:
+        tags.append(trial.tag)
+        link = await trial.connect()
+        await trial.subscribe(link, (trial.topic(), 0))
+        await link.send(FORBIDDEN)
+        await trial.must_refuse(link)
+
+    def deliver(link: PeerLink, packet: bytes) -> bytes | None:
+        return send_to_all(f"semel-probe/{tags[-1]}/t".encode())(link, packet)
+
+    found = outcome(examine(ScriptedPeer(deliver), [case("own", keep_tag)]), "own")
+    assert found.found == "the broker answered with PUBLISH"
+
+
+def test_cases_run_one_at_a_time_on_demand() -> None:
+    running: list[str] = []
+
+    def one(name: str) -> Case:
+        async def run(trial: Trial) -> None:
+            running.append(name)
+            assert len(running) == 1
+            await asyncio.sleep(0.01)
+            running.remove(name)
+
+        return case(name, run)
+
+    report = examine(ScriptedPeer(), [one(name) for name in "abcdef"], at_once=1)
+    assert {outcome(report, name).verdict for name in "abcdef"} == {SATISFIED}
+
+
+# --- vectors, which a peer may answer in more than one way ---
+
+
+def vector_outcome(script: Script, name: str, versions: Sequence[int] = (4,)) -> CaseOutcome:
+    """What the case of a vector finds in a peer."""
+    cases = [each for each in VECTOR_CASES if each.name == name]
+    return outcome(examine(ScriptedPeer(script), cases, versions), name)
+
+
+def test_a_wrong_filter_that_is_refused_in_suback_is_arguable_and_a_granted_one_is_not() -> None:
+    def refuse_wrong_filter(link: PeerLink, packet: bytes) -> bytes | None:
+        if packet[0] == 0x82 and packet.endswith(b"a#\0"):
+            return bytes.fromhex("9003000180")
+        return answer_plainly(link, packet)
+
+    name = "subscribe-topic-filter-a"
+    assert vector_outcome(refuse_wrong_filter, name).verdict == ARGUABLE
+    assert vector_outcome(answer_plainly, name).verdict == VIOLATED
+
+
+def test_an_ill_formed_filter_that_is_refused_in_suback_is_violated() -> None:
+    def refuse(link: PeerLink, packet: bytes) -> bytes | None:
+        if packet[0] == 0x82 and b"\xff" in packet:
+            return bytes.fromhex("9003000180")
+        return answer_plainly(link, packet)
+
+    found = vector_outcome(refuse, "subscribe-a-topic-filter-with-a-byte-ff")
+    assert found.verdict == VIOLATED
+
+
+def test_a_wrong_filter_in_unsubscribe_may_be_compared_with_the_others() -> None:
+    def answer_unsubscribe(link: PeerLink, packet: bytes) -> bytes | None:
+        if packet[0] == 0xA2:
+            return b"\xb0\x02" + packet[2:4]
+        return answer_plainly(link, packet)
+
+    assert vector_outcome(answer_unsubscribe, "unsubscribe-topic-filter-a").verdict == ARGUABLE
+
+
+def test_a_peer_without_qos_2_is_not_blamed_in_the_cases_of_other_statements() -> None:
+    def close_for_qos_2(link: PeerLink, packet: bytes) -> bytes | None:
+        if packet[0] & 0xF6 == 0x34:
+            return None
+        return answer_plainly(link, packet)
+
+    found = vector_outcome(close_for_qos_2, "publish-packet-identifier-255-at-qos-2")
+    assert found.verdict == INCONCLUSIVE
+
+
+def test_a_name_with_a_dollar_first_may_be_refused() -> None:
+    def close_for_dollar(link: PeerLink, packet: bytes) -> bytes | None:
+        if packet[0] == 0x82 and b"$share" in packet:
+            return None
+        return answer_plainly(link, packet)
+
+    assert vector_outcome(close_for_dollar, "subscribe-topic-filter-share").verdict == ARGUABLE
+    assert vector_outcome(answer_plainly, "subscribe-topic-filter-share").verdict == SATISFIED
+
+
+def test_a_peer_that_knows_3_1_1_only_may_refuse_a_connect_of_5_0() -> None:
+    def refuse_5(link: PeerLink, packet: bytes) -> bytes | None:
+        if packet[0] == 0x10 and packet[8] == 5:
+            link.writer.write(bytes.fromhex("20020001"))
+            return None
+        return answer_plainly(link, packet)
+
+    name = "connect-a-5-0-connect-met-while-3-1-1-is-expected-is-read-as-5-0"
+    assert vector_outcome(refuse_5, name).verdict == NOT_APPLICABLE
+
+
+@pytest.mark.parametrize("answer", ["20020000", "2003000000"])
+def test_a_protocol_level_of_another_protocol_may_be_accepted_in_its_form(answer: str) -> None:
+    def accept(link: PeerLink, packet: bytes) -> bytes | None:
+        if packet[0] == 0x10 and packet[8] == 133:
+            return bytes.fromhex(answer)
+        return answer_plainly(link, packet)
+
+    assert vector_outcome(accept, "connect-protocol-level-133").verdict == ARGUABLE
+
+
+def test_a_protocol_level_that_nobody_uses_must_be_refused() -> None:
+    assert vector_outcome(answer_plainly, "connect-protocol-level-6").verdict == VIOLATED
+
+
 # --- the subject as a whole ---
 
 
@@ -202,7 +403,6 @@ def test_a_broker_that_dies_leaves_the_rest_unexamined_in_a_complete_report(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(examination_module, "REVIVAL_SECONDS", 0.2)
-    monkeypatch.setattr(examination_module, "AT_ONCE", 1)
 
     def die(link: PeerLink, packet: bytes) -> bytes | None:
         if packet != FORBIDDEN:
@@ -211,7 +411,7 @@ def test_a_broker_that_dies_leaves_the_rest_unexamined_in_a_complete_report(
         return None
 
     cases = [case("fatal", send_forbidden), *(case(f"case-{i}", succeed) for i in range(9))]
-    report = examine(ScriptedPeer(die), cases)
+    report = examine(ScriptedPeer(die), cases, at_once=1)
     check_completeness(report, ("3.1.1",))
     verdicts = [each.verdict for each in report.outcomes if each.case.startswith("case-")]
     assert len(verdicts) == 9
@@ -238,16 +438,22 @@ def test_the_loss_of_another_clients_connection_is_reported() -> None:
 
 
 @pytest.mark.parametrize(("refused", "left"), [(5, "3.1.1"), (4, "5.0")])
-@pytest.mark.parametrize("answers", [True, False], ids=["with CONNACK", "without CONNACK"])
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ("2003008400", "the broker refused a right CONNECT: reason 0x84"),
+        # [MQTT-3.1.2-2] A server that knows 3.1.1 only answers in its form.
+        ("20020001", "the broker refused a right CONNECT: reason 0x01"),
+        ("", "no CONNACK came: the broker sent nothing and closed the connection"),
+    ],
+)
 def test_a_version_that_the_broker_refuses_is_not_examined(
-    refused: int, left: str, answers: bool
+    refused: int, left: str, answer: str, why: str
 ) -> None:
     def refuse(link: PeerLink, packet: bytes) -> bytes | None:
         if packet[0] != 0x10 or packet[8] != refused:
             return answer_plainly(link, packet)
-        if answers:
-            refusal = "2003008400" if refused == 5 else "20020001"
-            link.writer.write(bytes.fromhex(refusal))
+        link.writer.write(bytes.fromhex(answer))
         return None
 
     report = examine(ScriptedPeer(refuse), [case("right", succeed)], (4, 5))
@@ -255,7 +461,7 @@ def test_a_version_that_the_broker_refuses_is_not_examined(
     check_completeness(report, (left,))
     (remark,) = report.remarks
     name = "5.0" if refused == 5 else "3.1.1"
-    assert remark.startswith(f"Not examined: MQTT {name}: ")
+    assert remark == f"Not examined: MQTT {name}: {why}."
     assert [each.version for each in report.outcomes if each.case == "right"] == [left]
 
 

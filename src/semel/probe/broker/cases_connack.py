@@ -16,8 +16,10 @@ from semel.mqtt.packet_types import (
     UNSUBACK,
 )
 from semel.mqtt.packets.acks import PubAck, PubComp, PubRec
+from semel.mqtt.packets.disconnect import Disconnect
 from semel.mqtt.packets.subscribe import SubAck
 from semel.mqtt.packets.unsubscribe import UnsubAck
+from semel.mqtt.trace import ObservedPacket
 from semel.probe import wire
 from semel.probe.broker.case import Case
 from semel.probe.broker.connect_steps import (
@@ -89,20 +91,37 @@ async def answers_fit_the_maximum_packet_size(trial: Trial) -> None:
         )
 
 
-async def disconnect_fits_the_maximum_packet_size(trial: Trial) -> None:
+async def disconnect_and_limit(trial: Trial) -> tuple[ObservedPacket, int]:
+    """A DISCONNECT of the broker, and the Maximum Packet Size of the client that it is sent to."""
     with trial.control():
         await trial.must_stay_open(await trial.connect("c"))
     # As small as the CONNACK of this broker allows.
-    sizes = await _connack_size(trial)
-    link = await trial.connect(properties=wire.four_property(PACKET_MAXIMUM, sizes))
+    limit = await _connack_size(trial)
+    link = await trial.connect(properties=wire.four_property(PACKET_MAXIMUM, limit))
     await link.send(trial.connect_bytes())
     await link.wait_closed(trial.timeout)
     last = [each for each in link.inbox if each.packet_type == DISCONNECT]
     if not last:
         trial.not_applicable("the broker closes without DISCONNECT, which is permitted")
+    return last[0], limit
+
+
+async def disconnect_fits_the_maximum_packet_size(trial: Trial) -> None:
+    last, limit = await disconnect_and_limit(trial)
+    size = len(last.data)
     trial.must(
-        len(last[0].data) <= sizes,
-        f"the DISCONNECT has {len(last[0].data)} bytes, more than the Maximum Packet Size {sizes}",
+        size <= limit, f"the DISCONNECT has {size} bytes, more than the Maximum Packet Size {limit}"
+    )
+
+
+async def disconnect_without_user_properties_that_do_not_fit(trial: Trial) -> None:
+    last, limit = await disconnect_and_limit(trial)
+    has_user_properties = (
+        isinstance(last.packet, Disconnect) and last.packet.properties.user_properties
+    )
+    trial.must(
+        len(last.data) <= limit or not has_user_properties,
+        f"the DISCONNECT has User Properties and {len(last.data)} bytes, more than {limit}",
     )
 
 
@@ -350,7 +369,14 @@ CASES: Final = (
         SEND,
         "A DISCONNECT is no larger than the Maximum Packet Size of the client.",
         disconnect_fits_the_maximum_packet_size,
-        mqtt5="3.1.2-24 3.14.2-3 3.14.2-4",
+        mqtt5="3.1.2-24 3.14.2-3",
+    ),
+    Case(
+        "disconnect-user-properties-fit",
+        SEND,
+        "A DISCONNECT has no User Properties that make it larger than the client accepts.",
+        disconnect_without_user_properties_that_do_not_fit,
+        mqtt5="3.14.2-4",
     ),
     Case(
         "no-topic-alias-unless-allowed",

@@ -62,7 +62,9 @@ async def packets_behind_connect_are_answered_in_order(trial: Trial) -> None:
     await trial.must_receive(link, PINGRESP)
     types = [observed.packet_type for observed in link.inbox]
     trial.must(types[:1] == [CONNACK], "the CONNACK was not the first packet")
-    trial.must(SUBACK in types, "the SUBSCRIBE behind CONNECT was not answered")
+    # It may come after the PINGRESP, too.
+    if SUBACK not in types and await link.wait_for(SUBACK, trial.timeout) is None:
+        trial.refute("the SUBSCRIBE behind CONNECT was not answered")
     message = await trial.must_receive_message(link)
     trial.must(message.payload == b"behind CONNECT", "another message was delivered")
 
@@ -79,7 +81,7 @@ async def connack_comes_before_queued_messages(trial: Trial) -> None:
         await again.send(
             trial.connect_bytes(clean=False, properties=expiry(300) if trial.is_5 else b"")
         )
-        await trial.must_receive_message(again)
+        await trial.expect_message(again)
         first = again.inbox[0].packet_type if again.inbox else 0
         trial.must(first == CONNACK, "a PUBLISH came before the CONNACK")
     finally:

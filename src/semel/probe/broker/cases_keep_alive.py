@@ -10,7 +10,7 @@ from semel.probe.broker.case import Case
 from semel.probe.broker.connect_steps import connack_of, pause, watch
 from semel.probe.broker.link import ProbeLink
 from semel.probe.broker.trial import Trial
-from semel.probe.claims import ClaimArguable
+from semel.probe.claims import ClaimArguable, ControlFailed
 from semel.probe.verdicts import RECEIVE, SEND
 
 # The longest Server Keep Alive that a case waits for.
@@ -127,6 +127,8 @@ async def keep_alive_timeout_publishes_the_will(trial: Trial) -> None:
     while time.monotonic() < deadline:
         if await watcher.wait_for(PUBLISH, 0.5) is not None:
             return
+    if not link.is_closed:
+        raise ControlFailed("the broker did not disconnect a silent client")
     trial.refute("the will of a client that had been silent was not published")
 
 

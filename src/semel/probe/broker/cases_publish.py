@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from semel.mqtt.packet_types import PINGRESP, PUBACK, PUBCOMP, PUBREC, PUBREL
+from semel.mqtt.packet_types import PINGRESP, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL
 from semel.mqtt.packets.acks import PubAck, PubComp, PubRec, PubRel
 from semel.mqtt.packets.publish import Publish
 from semel.probe import wire
@@ -17,8 +17,10 @@ from semel.probe.broker.case_steps import (
     open_messages,
     payloads,
     require_qos,
+    require_retain,
     require_wildcards,
     resume,
+    retained_removed,
     subscribe_at,
     usable_qos,
 )
@@ -318,6 +320,22 @@ async def nothing_is_delivered_without_subscription(trial: Trial) -> None:
     trial.must(not found, f"messages without a subscription were delivered: {named(found)}")
 
 
+async def nothing_retained_is_delivered_without_subscription(trial: Trial) -> None:
+    """A broker could take the subscriptions of others for those of a new client."""
+    publisher, subscriber = await trial.connect("pub"), await trial.connect("sub")
+    require_retain(trial, publisher)
+    qos = usable_qos(publisher, 1)
+    kept = trial.topic("kept")
+    async with retained_removed(trial, kept):
+        await trial.publish(publisher, kept, b"kept", qos=qos, retain=True)
+        await trial.subscribe(subscriber, (kept, qos))
+        await trial.expect(subscriber, PUBLISH)
+        stranger = await trial.connect("new")
+        await trial.subscribe(stranger, (trial.topic("other"), qos))
+        found = await trial.messages_until(stranger, trial.topic("other"), publisher, qos=qos)
+        trial.must(not found, f"a client got {named(found)}, to which only another one subscribed")
+
+
 # --- QoS of the delivery ---
 
 
@@ -605,6 +623,14 @@ CASES: Final = (
         SEND,
         "A client gets nothing to which it has not subscribed.",
         nothing_is_delivered_without_subscription,
+        mqtt311="3.3.2-3",
+        mqtt5="3.3.2-3",
+    ),
+    Case(
+        "nothing-retained-without-subscription",
+        SEND,
+        "A new client gets no retained message to which only others have subscribed.",
+        nothing_retained_is_delivered_without_subscription,
         mqtt311="3.3.2-3",
         mqtt5="3.3.2-3",
     ),

@@ -170,11 +170,14 @@ async def will_is_queued_for_a_session(trial: Trial) -> None:
         _check_qos(trial, session, 1)
         await leave(trial, session)
         watcher = await watch(trial, topic)
+        await trial.publish(await trial.connect("p"), topic, b"plain", qos=1)
         link = await trial.connect(will=(topic, b"queued"), will_qos=1)
         await link.cut()
         with trial.control():
             await trial.must_receive_message(watcher)
+            await trial.must_receive_message(watcher)
         again = await trial.connect_durable("session")
+        await trial.expect_message(again)
         await must_publish_will(trial, again, b"queued", "to a session whose client was away")
     finally:
         await forget_session(trial, "session")

@@ -12,10 +12,13 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
-from semel import __version__
-from semel.mqtt import PACKET_NAMES, RULES, Rule, Violation
-from semel.mqtt.packet_types import PINGRESP
+from semel import __version__, standard
+from semel.mqtt import PACKET_NAMES, RULES, Rule
+from semel.mqtt.codec import decode
+from semel.mqtt.packet_types import PINGRESP, PUBLISH
+from semel.mqtt.rules import PACKET_SIZE_WITHIN_MAXIMUM
 from semel.probe import wire
 from semel.probe.broker.case import WEBSOCKET, Case
 from semel.probe.broker.control import BrokerControl, ControlCommandFailed
@@ -90,6 +93,7 @@ class Examination:
         seed: int | None = None,
         control: BrokerControl | None = None,
         name: str = "",
+        at_once: int = AT_ONCE,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self.subject = subject
@@ -100,6 +104,7 @@ class Examination:
         self._cases = cases
         self._control = control
         self._name = name
+        self._at_once = at_once
         self._on_progress = on_progress
         self._started = time.time()
         self._began = time.monotonic()
@@ -133,8 +138,8 @@ class Examination:
         alone = [(case, version) for case, version in ready if case.needs in ("restart", "kill")]
         together = [pair for pair in ready if pair not in alone]
         await self._run_together(together)
-        for case, version in alone:
-            await self._examine(case, version)
+        one = asyncio.Semaphore(1)
+        await self._run_in_turn(alone, one, one)
         await self._end_bystanders()
         self._add_audit()
 
@@ -188,7 +193,8 @@ class Examination:
         return not why
 
     async def _run_together(self, work: Sequence[tuple[Case, int]]) -> None:
-        slow, few = asyncio.Semaphore(SLOW_AT_ONCE), asyncio.Semaphore(AT_ONCE)
+        few = asyncio.Semaphore(self._at_once)
+        slow = asyncio.Semaphore(SLOW_AT_ONCE) if self._at_once > 1 else few
         lanes: dict[str, list[tuple[Case, int]]] = {}
         async with asyncio.TaskGroup() as group:
             for case, version in sorted(work, key=lambda pair: not pair[0].is_slow):
@@ -196,33 +202,45 @@ class Examination:
                     lanes.setdefault(case.lane, []).append((case, version))
                 else:
                     gate = slow if case.is_slow else few
-                    group.create_task(self._run_gated(gate, [(case, version)]))
+                    group.create_task(self._run_in_turn([(case, version)], gate, slow))
             for lane in lanes.values():
-                group.create_task(self._run_gated(slow, lane))
+                group.create_task(self._run_in_turn(lane, slow, slow))
 
-    async def _run_gated(self, gate: asyncio.Semaphore, work: Iterable[tuple[Case, int]]) -> None:
-        async with gate:
-            for case, version in work:
-                await self._examine(case, version)
+    async def _run_in_turn(
+        self,
+        work: Iterable[tuple[Case, int]],
+        gate: asyncio.Semaphore,
+        waiting: asyncio.Semaphore,
+    ) -> None:
+        for case, version in work:
+            await self._examine(case, version, gate, waiting)
 
-    async def _examine(self, case: Case, version: int) -> None:
-        """Run a case until its verdict is certain, and keep the outcome."""
-        if self._is_dead:
+    async def _examine(
+        self, case: Case, version: int, gate: asyncio.Semaphore, waiting: asyncio.Semaphore
+    ) -> None:
+        """Run a case until its verdict is certain, and keep the outcome.
+
+        A run takes a place of `gate`. One of `waiting`, of which there are more, is enough if the
+        run before only waited for a broker that is silent.
+        """
+        runs: list[CaseRun] = []
+        while len(runs) < REPEATS:
+            was_silent = bool(runs) and runs[-1].seconds >= self.subject.timeout
+            async with waiting if was_silent else gate:
+                if self._is_dead:
+                    break
+                run = await self._run_once(case, version)
+                runs.append(run)
+                await self._check_health(version, case)
+            is_right = run.verdict in (SATISFIED, NOT_APPLICABLE, ARGUABLE)
+            if is_right and not run.broken_rules():
+                break
+        if not runs:
             why = "not run: the broker had stopped answering"
             self._add(case, version, CaseRun(NOT_EXAMINED, why, self._trial(version), 0.0), 0)
             return
-        runs: list[CaseRun] = []
-        while len(runs) < REPEATS:
-            run = await self._run_once(case, version)
-            runs.append(run)
-            if run.verdict in (SATISFIED, NOT_APPLICABLE, ARGUABLE) and not run.broken_rules():
-                break
-            if not await self._is_healthy(version, case):
-                break
         self._keep_findings(version, runs)
         self._add(case, version, decide(runs), len(runs))
-        if len(runs) == 1:
-            await self._is_healthy(version, case)
 
     async def _run_once(self, case: Case, version: int) -> CaseRun:
         trial = self._trial(version)
@@ -271,18 +289,18 @@ class Examination:
 
     # --- the bystander ---
 
-    async def _is_healthy(self, version: int, case: Case) -> bool:
-        """Whether the broker still answers others. Reports what a case did to them."""
+    async def _check_health(self, version: int, case: Case) -> None:
+        """Note whether the broker still answers others, and report what a case did to them."""
         if case.needs in ("restart", "kill"):
-            return True
+            return
         async with self._bystander_lock:
             link = self._bystanders.get(version)
             if link is not None and not link.is_closed:
                 await link.send(wire.pingreq())
                 if await link.wait_for(PINGRESP, self.subject.timeout) is not None:
-                    return True
+                    return
             if self._is_dead:
-                return False
+                return
             name = f"{case.name} ({VERSION_NAMES[version]})"
             deadline = time.monotonic() + REVIVAL_SECONDS
             while time.monotonic() < deadline:
@@ -295,13 +313,12 @@ class Examination:
                 self.remarks.append(
                     f"Another client lost its connection while the case {name} was run."
                 )
-                return True
+                return
             self._is_dead = True
             self.remarks.append(
                 f"The broker stopped answering while the case {name} was run;"
                 " what was not run by then is not examined."
             )
-            return False
 
     async def _end_bystanders(self) -> None:
         for link in self._bystanders.values():
@@ -331,7 +348,7 @@ class Examination:
             for (at_version, name, packet_type), (finding, trial) in self._audit_findings.items():
                 if at_version != version:
                     continue
-                broken.update(blamed(finding.violation))
+                broken.update(blamed(finding))
                 self.outcomes.append(_broken_rule(version, name, packet_type, finding, trial))
             for rule in RULES:
                 for packet_type, links in sorted(self._audited[version].items()):
@@ -355,14 +372,48 @@ def decide(runs: Sequence[CaseRun]) -> CaseRun:
     return CaseRun(INCONCLUSIVE, found, violated.trial, violated.seconds)
 
 
-def blamed(violation: Violation) -> tuple[str, ...]:
-    """The statements that a violation breaks: of two fields under one rule, that which was seen."""
+def blamed(finding: AuditFinding) -> tuple[str, ...]:
+    """The statements that a finding breaks: of those under one rule, the ones about what was seen.
+
+    That is a field or a property, and in section 4.3 the QoS of a PUBLISH. Those that bind clients
+    are left out.
+    """
+    violation = finding.violation
     field = violation.seen.partition(" ")[0]
+    other_qos: tuple[str, ...] = ()
+    if violation.packet_type == PUBLISH and finding.data:
+        qos = finding.data[0] >> 1 & 3
+        other_qos = tuple(f"MQTT-4.3.{each + 1}-" for each in range(3) if each != qos)
     return tuple(
         statement
         for statement in violation.statements
-        if FIELD_OF.get(statement, field) == field or field not in FIELD_OF.values()
+        if (FIELD_OF.get(statement, field) == field or field not in FIELD_OF.values())
+        and not statement.startswith(other_qos)
+        and statement not in _of_clients(violation.version)
+        and _has_property(finding, statement)
     )
+
+
+@cache
+def _of_clients(version: int) -> frozenset[str]:
+    """The statements that bind clients only."""
+    known = standard.statements(VERSION_NAMES[version])
+    return frozenset(each.id for each in known if each.actor == "client")
+
+
+def _has_property(finding: AuditFinding, statement: str) -> bool:
+    """Whether the packet has the property that makes it too large, if the statement names one."""
+    if finding.violation.rule is not PACKET_SIZE_WITHIN_MAXIMUM:
+        return True
+    known = standard.statements(VERSION_NAMES[finding.violation.version])
+    section = next((each.section for each in known if each.id == statement), "")
+    decoded = decode(finding.data, finding.violation.version)
+    properties = getattr(decoded[0], "properties", None) if decoded else None
+    if section.endswith("Reason String"):
+        return properties is not None and properties.reason_string is not None
+    if section.endswith("User Property"):
+        return properties is not None and bool(properties.user_properties)
+    return True
 
 
 def _broken_rule(
@@ -373,7 +424,7 @@ def _broken_rule(
         f"audit-{name.lower().replace('_', '-')}-{PACKET_NAMES[packet_type].lower()}",
         VERSION_NAMES[version],
         SEND,
-        blamed(violation),
+        blamed(finding),
         violation.rule.sentence,
         VIOLATED,
         f"the broker sent {finding.data[:64].hex()} on connection {finding.link}: {violation.seen}",

@@ -8,8 +8,20 @@ import asyncio
 from semel.client.transport import Transport
 from semel.mqtt import PACKET_NAMES, SERVER, Violation
 from semel.mqtt.codec import Packet
+from semel.mqtt.packet_types import SUBSCRIBE
 from semel.mqtt.packets.connack import ConnAck
-from semel.mqtt.rules import PROTOCOL_LEVEL_SUPPORTED, PROTOCOL_NAME_IS_MQTT
+from semel.mqtt.packets.publish import Publish
+from semel.mqtt.packets.subscribe import Subscribe
+from semel.mqtt.rules import (
+    FIELD_WITHIN_PACKET,
+    PACKET_ID_NOT_ZERO,
+    PROTOCOL_LEVEL_SUPPORTED,
+    PROTOCOL_NAME_IS_MQTT,
+    REASON_CODES_PRESENT,
+    SUBSCRIBE_NOT_EMPTY,
+    UNSUBSCRIBE_NOT_EMPTY,
+)
+from semel.mqtt.topics import is_shared, split_share, topic_matches
 from semel.mqtt.trace import ConnectionTrace, ObservedPacket
 from semel.probe.link_audit import AuditFinding, LinkAudit
 from semel.probe.link_inbox import LinkInbox
@@ -17,12 +29,20 @@ from semel.probe.recorder import CaseRecorder
 
 # The form of an answer to another protocol, or to a level that does not exist, is not defined.
 OTHER_PROTOCOLS = (PROTOCOL_LEVEL_SUPPORTED, PROTOCOL_NAME_IS_MQTT)
+# An answer that copies from a packet of ours what is wrong in it: the broker's fault is that it
+# answers at all, which the case finds.
+COPIED = {
+    PACKET_ID_NOT_ZERO: (PACKET_ID_NOT_ZERO,),
+    REASON_CODES_PRESENT: (SUBSCRIBE_NOT_EMPTY, UNSUBSCRIBE_NOT_EMPTY, FIELD_WITHIN_PACKET),
+}
 
 
 class ProbeLink:
-    """A connection to the broker."""
+    """A connection to the broker. `tag` is what every topic name of the case has in it."""
 
-    def __init__(self, version: int, trace: ConnectionTrace, recorder: CaseRecorder) -> None:
+    def __init__(
+        self, version: int, trace: ConnectionTrace, recorder: CaseRecorder, tag: str = ""
+    ) -> None:
         self.number = trace.number
         # What the case speaks; the trace learns it from a CONNECT.
         self.version = version
@@ -30,6 +50,11 @@ class ProbeLink:
         # What we broke ourselves, on purpose or because the broker allows less than others.
         self.own_violations: list[Violation] = []
         self.packet_types: set[int] = set()
+        # Types of packets that came and could not be read.
+        self.malformed_types: set[int] = set()
+        self._tag = tag
+        # The filters of our SUBSCRIBEs; None: one of them cannot be read.
+        self._filters: list[str] | None = []
         self._trace = trace
         self._audit = LinkAudit(trace, recorder, subject=SERVER, version=version)
         self._inbox = LinkInbox()
@@ -78,7 +103,11 @@ class ProbeLink:
     async def send(self, data: bytes, meaning: str = "") -> None:
         """Send bytes, which need not be whole packets or right ones."""
         assert self._transport is not None
-        self.own_violations += self._audit.record_sent(data, meaning)
+        sent, violations = self._audit.record_sent(data, meaning)
+        self.own_violations += violations
+        for packet in sent:
+            if packet.packet_type == SUBSCRIBE:
+                self._note_filters(packet)
         self._transport.write(data)
         await asyncio.sleep(0)
 
@@ -129,10 +158,44 @@ class ProbeLink:
         is_other = self._trace.version != self.version
         if not is_other and not any(each.rule in OTHER_PROTOCOLS for each in self.own_violations):
             for violation in violations:
-                self._audit.report(violation, data)
+                if not self._is_copied(violation):
+                    self._audit.report(violation, data)
+        if observed.packet is None:
+            self.malformed_types.add(observed.packet_type)
         if isinstance(observed.packet, ConnAck):
             self.connack = observed.packet
-        self.inbox.append(observed)
+        if not self._is_stray(observed):
+            self.inbox.append(observed)
+
+    def _is_stray(self, observed: ObservedPacket) -> bool:
+        """Whether it is a message of another case to which this connection has not subscribed.
+
+        A broker that sends those is wrong, which one case is about. In all others such a message
+        is no answer.
+        """
+        packet = observed.packet
+        if not isinstance(packet, Publish) or not packet.topic_name or self._filters is None:
+            return False
+        if not self._tag or self._tag in packet.topic_name:
+            return False
+        # [4.7.2-1] Whether a wildcard at the beginning matches $ is the claim of cases.
+        return not any(
+            each[0] in "+#" or topic_matches(each, packet.topic_name) for each in self._filters
+        )
+
+    def _is_copied(self, violation: Violation) -> bool:
+        causes = COPIED.get(violation.rule, ())
+        return any(own.rule in causes for own in self.own_violations)
+
+    def _note_filters(self, observed: ObservedPacket) -> None:
+        packet = observed.packet
+        if not isinstance(packet, Subscribe):
+            self._filters = None
+        elif self._filters is not None:
+            for each in packet.subscriptions:
+                self._filters.append(each.topic_filter)
+                if is_shared(each.topic_filter):
+                    self._filters.append(split_share(each.topic_filter)[1])
 
 
 def packet_names(link: ProbeLink) -> str:

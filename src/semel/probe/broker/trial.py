@@ -113,7 +113,7 @@ class Trial:
         """A connection on which nothing was sent yet."""
         number = len(self.links) + 1
         trace = ConnectionTrace(number, self._sessions)
-        link = ProbeLink(self.version, trace, self.recorder)
+        link = ProbeLink(self.version, trace, self.recorder, self.tag)
         try:
             transport = await open_transport(
                 self.subject.address, link, tls=self.subject.tls, timeout=CONNECT_SECONDS
@@ -184,10 +184,15 @@ class Trial:
                 client_id=client_id,
             )
         )
-        packet = await self.expect(link, CONNACK)
-        assert isinstance(packet, ConnAck)
-        if packet.reason:
-            raise ControlFailed(f"the broker refused a right CONNECT: reason 0x{packet.reason:02x}")
+        observed = await link.wait_for_observed(CONNACK, self.timeout)
+        if observed is None or len(observed.data) < 4:
+            raise ControlFailed(self._missing(link, CONNACK))
+        # It is at the same place in both versions: [3.1.1 MQTT-3.1.2-2] a server without the
+        # version of the CONNECT answers in its own.
+        if code := observed.data[3]:
+            raise ControlFailed(f"the broker refused a right CONNECT: reason 0x{code:02x}")
+        if not isinstance(observed.packet, ConnAck):
+            raise ControlFailed(self._missing(link, CONNACK))
         return link
 
     async def connect_durable(
@@ -279,6 +284,16 @@ class Trial:
             await self.acknowledge(link, packet)
         return packet
 
+    async def expect_message(self, link: ProbeLink) -> Publish:
+        """Take a message, in which the case claims something. Raises ControlFailed if none comes.
+
+        That it comes is the claim of other cases.
+        """
+        message = await self.message(link)
+        if message is None:
+            raise ControlFailed(self._missing(link, PUBLISH))
+        return message
+
     async def messages_until(
         self, link: ProbeLink, topic_name: bytes, publisher: ProbeLink, *, qos: int = 0
     ) -> list[Publish]:
@@ -319,8 +334,12 @@ class Trial:
         """Claim that the broker sends such a packet, which is taken."""
         packet = await link.wait_for(packet_type, self.timeout)
         if packet is None:
-            self.refute(self._missing(link, packet_type))
+            self.refute_missing(link, packet_type)
         return packet
+
+    def refute_missing(self, link: ProbeLink, packet_type: int) -> NoReturn:
+        """End the case: a packet that the subject must send did not come, or was malformed."""
+        self.refute(self._missing(link, packet_type))
 
     async def must_receive_message(self, link: ProbeLink, *, acknowledge: bool = True) -> Publish:
         """Claim that the broker delivers a message."""
@@ -386,6 +405,8 @@ class Trial:
     # --- inside ---
 
     def _missing(self, link: ProbeLink, packet_type: int) -> str:
+        if packet_type in link.malformed_types:
+            return f"the {PACKET_NAMES[packet_type]} is malformed"
         return f"no {PACKET_NAMES[packet_type]} came: {self._state(link)}"
 
     def _state(self, link: ProbeLink) -> str:

@@ -180,6 +180,8 @@ MUTANTS: Final = (
         "The broker accepts # anywhere in a Topic Filter.",
         "4.7.1-2",
         "4.7.1-1",
+        # Those of UNSUBSCRIBE are arguable.
+        vectors=8,
     ),
     unchecked(
         "PLUS_FILLS_ITS_LEVEL",
@@ -240,6 +242,8 @@ MUTANTS: Final = (
         "3.1.2-2",
         "3.1.2-2",
         also=(CONNECT,),
+        # Levels that bridges use are arguable.
+        vectors=12,
     ),
     unchecked(
         "CONNECT_RESERVED_FLAG",
