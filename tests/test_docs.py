@@ -41,6 +41,9 @@ EVERY_PAGE = pytest.mark.parametrize(
 )
 WITH_LINKS = [*PAGES, *HOME.glob("*.md"), HOME / "bench" / "README.md"]
 PAGE = HOME / "docs" / "program" / "authentication.md"
+# Reports on other software, each with a reproducer of the same name.
+FINDINGS = HOME / "docs" / "conformance" / "findings"
+OF_CLIENTS = ("gmqtt_qos_2_twice.py",)
 METHOD = "HMAC-SHA-256"
 KEY = b"a key of hers"
 
@@ -139,9 +142,17 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
 
 
 def test_the_index_lists_every_page_once() -> None:
-    index = HOME / "docs" / "README.md"
-    listed = [(index.parent / link).resolve() for link in links_of(index) if link.endswith(".md")]
-    assert sorted(listed) == [page for page in PAGES if page != index]
+    """Findings have an index of their own."""
+    for index in (HOME / "docs" / "README.md", FINDINGS / "README.md"):
+        linked = [(index.parent / link).resolve() for link in links_of(index)]
+        listed = [page for page in linked if page.suffix == ".md"]
+        if index.parent == FINDINGS:
+            listed = [page for page in listed if page.parent == FINDINGS]
+            expected = [page for page in PAGES if page.parent == FINDINGS and page != index]
+        else:
+            expected = [page for page in PAGES if page.parent != FINDINGS and page != index]
+            expected.append(FINDINGS / "README.md")
+        assert sorted(listed) == sorted(expected)
 
 
 @EVERY_PAGE
@@ -150,6 +161,18 @@ def test_every_page_opens_with_what_it_is_for(page: Path) -> None:
     heading, _, rest = page.read_text("utf-8").partition("\n\n")
     assert re.fullmatch(r"# \S.*", heading)
     assert re.match(r"[A-Z*\[]|`[^`]", rest), rest[:40]
+
+
+def test_every_reproducer_of_a_finding_finds_nothing_in_our_broker() -> None:
+    with TestBroker() as broker:
+        for script in sorted(FINDINGS.glob("*.py")):
+            assert script.with_suffix(".md").is_file()
+            if script.name in OF_CLIENTS:
+                continue
+            command = [sys.executable, str(script), broker.host, str(broker.port)]
+            result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            assert result.returncode == 0, script.name + result.stdout + result.stderr
+            assert result.stdout.endswith("\nright\n")
 
 
 @pytest.mark.parametrize(("page", "least"), [("codec.md", 12), ("sessions.md", 12)])

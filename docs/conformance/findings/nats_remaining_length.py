@@ -1,0 +1,68 @@
+"""nats-server 2.9.10 reads the rest of a packet as the next packet [U3-04, MQTT-4.8.0-1].
+
+Usage: python nats_remaining_length.py [HOST [PORT]]. Exits with 1 if the broker does so.
+"""
+
+import socket
+import sys
+
+HOST = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1"
+PORT = int(sys.argv[2]) if len(sys.argv) > 2 else 1883
+
+
+def text(value: bytes) -> bytes:
+    return len(value).to_bytes(2, "big") + value
+
+
+def frame(first: int, *parts: bytes) -> bytes:
+    body = b"".join(parts)
+    length = (
+        bytes([len(body)]) if len(body) < 128 else bytes([len(body) % 128 + 128, len(body) // 128])
+    )
+    return bytes([first]) + length + body
+
+
+def send(link: socket.socket, data: bytes) -> None:
+    print("sent    ", data.hex())
+    link.sendall(data)
+
+
+def receive(link: socket.socket, seconds: float = 2.0) -> bytes:
+    """One packet; empty if none comes or the connection is closed."""
+    link.settimeout(seconds)
+    try:
+        data = link.recv(1)
+        length = shift = 0
+        while data:
+            data += link.recv(1)
+            length |= (data[-1] & 127) << shift
+            shift += 7
+            if data[-1] < 128:
+                break
+        while data and length:
+            part = link.recv(length)
+            if not part:
+                break
+            data, length = data + part, length - len(part)
+    except OSError:
+        data = b""
+    print("received", data.hex() or "nothing")
+    return data
+
+
+def connect(client_id: bytes, clean: bool = True) -> socket.socket:
+    link = socket.create_connection((HOST, PORT), timeout=5)
+    flags = b"\2" if clean else b"\0"
+    send(link, frame(0x10, text(b"MQTT"), b"\4", flags, b"\0\x3c", text(client_id)))
+    assert receive(link)[3:4] == b"\0", "the control: a right CONNECT is accepted"
+    return link
+
+
+link = connect(b"client")
+send(link, b"\xc0\0")
+assert receive(link) == b"\xd0\0", "the control: one PINGREQ, one PINGRESP"
+# One PINGREQ whose Remaining Length is 2: its body must not be read as a packet.
+send(link, b"\xc0\2\xc0\0")
+is_wrong = receive(link) == b"\xd0\0" and receive(link) == b"\xd0\0"
+print("violated" if is_wrong else "right")
+sys.exit(is_wrong)
