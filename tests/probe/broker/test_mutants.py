@@ -15,7 +15,7 @@ from semel.probe.outcomes import CannotExamine
 from tests.probe.broker.mutants.companions import COMPANIONS
 from tests.probe.broker.mutants.form import BrokerMutant
 from tests.probe.broker.mutants.lawful_mutants import MUTE
-from tests.probe.broker.mutants.running import VERSIONS, CaseSelection, compare, examine
+from tests.probe.broker.mutants.running import VERSIONS, CaseSelection, examine, examine_until_clear
 from tests.probe.broker.mutants.source import (
     CannotMutate,
     Edit,
@@ -40,13 +40,13 @@ def name_of(mutant: BrokerMutant) -> str:
 
 @pytest.mark.parametrize("mutant", GUILTY, ids=name_of)
 def test_a_mutant_is_caught_and_blamed_on_the_right_statement(mutant: BrokerMutant) -> None:
-    result = compare(mutant, examine(mutant, selection().some(mutant)))
+    result = examine_until_clear(mutant, selection().some(mutant))
     assert not result.problems, "\n".join([mutant.what, *result.problems])
 
 
 @pytest.mark.parametrize("mutant", LAWFUL, ids=name_of)
 def test_a_broker_that_uses_the_freedom_of_the_standard_is_not_blamed(mutant: BrokerMutant) -> None:
-    result = compare(mutant, examine(mutant, selection().some(mutant)))
+    result = examine_until_clear(mutant, selection().some(mutant))
     assert not result.problems, "\n".join([mutant.what, *result.problems])
 
 
