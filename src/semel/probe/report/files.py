@@ -9,7 +9,7 @@ from typing import Final
 
 from semel import standard
 from semel.probe.outcomes import BadReport, ExaminationReport, report_from_json
-from semel.probe.report import bug_report, reproducer
+from semel.probe.report import bug_report, reproducer_text
 from semel.probe.report.badge import make_badge
 from semel.probe.report.bug_report import make_bug_report
 from semel.probe.report.case_files import BUG_REPORTS, REPRODUCERS, list_case_files
@@ -145,7 +145,7 @@ def _replace(path: Path, content: str | bytes) -> Path:
 def _delete_earlier(folder: Path, kept: set[str]) -> None:
     """Delete our reproducers and bug reports of an earlier run; files of others stay."""
     for name, suffix, marker in (
-        (REPRODUCERS, "*.py", reproducer.MARKER),
+        (REPRODUCERS, "*.py", reproducer_text.MARKER),
         (BUG_REPORTS, "*.md", bug_report.MARKER),
     ):
         for path in (folder / name).glob(suffix):

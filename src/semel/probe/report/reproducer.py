@@ -4,20 +4,15 @@ It is `replay` with the data of the case, so that what is tested here is what a 
 """
 
 import re
-import textwrap
 from collections.abc import Iterable, Sequence
-from importlib.resources import files
 from typing import Final
 
 from semel import standard
 from semel.probe.evidence import NOTE, OPENED, RECEIVED, SENT, WireEvent
 from semel.probe.outcomes import CaseOutcome, ExaminationReport
+from semel.probe.report.reproducer_text import case_data, case_paragraphs, fill_program, literal
 from semel.probe.report.safe_strings import spaced_hex, visible_text
 
-# The first words of every reproducer; files that begin with them are ours.
-MARKER: Final = "Reproducer written by semel probe"
-_BEGIN: Final = "# --- the case: begin ---\n"
-_END: Final = "# --- the case: end ---\n"
 # A repeated byte is written as a product from this number on.
 _RUN: Final = 64
 _LONGEST_MEANING: Final = 300
@@ -45,29 +40,18 @@ def make_reproducer(
     listens = is_by_subject_opened(report, steps)
     about_connack = any(each.section.startswith("3.2") for each in named)
     data = [
-        f"CASE = {_literal(visible_text(outcome.case))}",
-        f"VERSION = {_literal(outcome.version)}",
-        "STATEMENTS: list[tuple[str, str]] = [",
-        *_wrapped_pairs([(each.id, each.paraphrase) for each in named]),
-        "]",
-        *_wrapped_text("REQUIRED = ", visible_text(outcome.title)),
-        *_wrapped_text("FOUND = ", visible_text(outcome.found)),
+        *case_data(outcome, named),
         "# Whether the subject is a client, which connects to this program.",
         f"LISTENS = {listens}",
         f"COMPARES_CONNACK_PROPERTIES = {about_connack}",
         "# Part of topic names and client identifiers. Each run against a broker uses another one.",
-        f"TAG = {_literal(find_tag(steps))}",
+        f"TAG = {literal(find_tag(steps))}",
         "# Seconds, arm, connection, what happened, bytes, meaning.",
         "STEPS: list[tuple[float, str, int, str, str, str]] = [",
         *(line for event in steps for line in _step(event)),
         "]",
     ]
-    source = files("semel.probe.report").joinpath("replay.py").read_text("utf-8")
-    code = re.sub(r"  # nosec .*", "", source[source.index("from __future__") :])
-    before, _, rest = code.partition(_BEGIN)
-    after = rest.partition(_END)[2]
-    head = f'#!/usr/bin/env python3\n"""{_docstring(report, outcome, listens=listens)}\n"""\n\n'
-    return head + before + _BEGIN + "\n".join(data) + "\n" + _END + after
+    return fill_program("replay.py", _paragraphs(report, outcome, listens=listens), data)
 
 
 def find_tag(events: Iterable[WireEvent]) -> str:
@@ -107,34 +91,19 @@ def _completed(event: WireEvent) -> WireEvent | None:
     return WireEvent(event.at, event.arm, event.link, event.kind, data, event.meaning)
 
 
-def _docstring(report: ExaminationReport, outcome: CaseOutcome, *, listens: bool) -> str:
-    """The docstring, in which nothing of the subject can end it."""
+def _paragraphs(report: ExaminationReport, outcome: CaseOutcome, *, listens: bool) -> list[str]:
+    """What the docstring says."""
     run = "python3 FILE [host] [port]"
     if listens:
         run += " [-- client command with {host} and {port}]"
-    paragraphs = [
-        f"{MARKER} {report.semel_version}: {outcome.case}, MQTT {outcome.version}.",
-        f"What must happen: {outcome.title}",
-        f"What was found: {outcome.found}",
-        "Statements: " + ", ".join(outcome.statements),
-        f"Recorded with: {report.name or report.subject}",
+    return [
+        *case_paragraphs(report, outcome),
         "It uses plain TCP, also if the case was recorded with TLS or WebSocket, and needs nothing "
         "but Python 3.8. It takes the recorded steps again and shows the bytes.",
         f"Run: {run}",
         "Exit code 1: the subject behaves as recorded, which violates the statements. 0: it "
         "behaves differently. 2: the control failed, so nothing is proved.",
     ]
-    lines = [
-        "\n".join(textwrap.wrap(visible_text(each), 96, break_on_hyphens=False))
-        for each in paragraphs
-    ]
-    return "\n\n".join(lines).replace("\\", "\\\\").replace('"', '\\"')
-
-
-def _literal(text: str) -> str:
-    """A string literal of ASCII, in double quotes if possible."""
-    found = ascii(text)
-    return found if '"' in found else f'"{found[1:-1]}"'
 
 
 def _step(event: WireEvent) -> list[str]:
@@ -142,11 +111,11 @@ def _step(event: WireEvent) -> list[str]:
     meaning = visible_text(event.meaning)
     if len(meaning) > _LONGEST_MEANING:
         meaning = meaning[:_LONGEST_MEANING] + "..."
-    head = f"    ({event.at:.3f}, {_literal(event.arm)}, {event.link}, {_literal(event.kind)},"
-    line = f'{head} "{spaced_hex(event.data)}", {_literal(meaning)}),'
+    head = f"    ({event.at:.3f}, {literal(event.arm)}, {event.link}, {literal(event.kind)},"
+    line = f'{head} "{spaced_hex(event.data)}", {literal(meaning)}),'
     if len(line) <= 100:
         return [line]
-    last = f"     {_literal(meaning)}),"
+    last = f"     {literal(meaning)}),"
     return [f'{head} "",', last] if not event.data else [head, *_hex_lines(event.data), last]
 
 
@@ -166,25 +135,3 @@ def _hex_lines(data: bytes) -> list[str]:
 
 def _hex_literals(data: bytes) -> list[str]:
     return [f'"{data[at : at + 30].hex(" ")}"' for at in range(0, len(data), 30)]
-
-
-def _wrapped_text(head: str, text: str) -> list[str]:
-    """An assignment of a text, on several lines if it is long."""
-    if len(head) + len(_literal(text)) <= 100:
-        return [head + _literal(text)]
-    return [f"{head}(", *_text_lines(text, "    "), ")"]
-
-
-def _text_lines(text: str, indent: str) -> list[str]:
-    return [
-        indent + _literal(each)
-        for each in re.findall(r".{1,80}(?:\s+|$)|\S{1,80}", text, re.DOTALL) or [""]
-    ]
-
-
-def _wrapped_pairs(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    lines = []
-    for first, second in pairs:
-        wrapped = _text_lines(second, "        ")
-        lines += ["    (", f"        {_literal(first)},", *wrapped, "    ),"]
-    return lines
