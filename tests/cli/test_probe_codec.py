@@ -48,6 +48,9 @@ def test_the_report_is_written_to_files(tmp_path: Path) -> None:
     assert result.exit_code == 1, result.output
     assert (out / "report.json").is_file()
     assert (out / "report.html").is_file()
+    assert len(list((out / "reproducers").glob("*.py"))) == len(
+        list((out / "bug-reports").glob("*.md"))
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from semel import standard
-from semel.probe.evidence import WireEvent, event_from_json
+from semel.probe.evidence import (
+    AdapterRecord,
+    WireEvent,
+    adapter_record_from_json,
+    event_from_json,
+)
 from semel.probe.verdicts import (
     FAILED,
     NOT_APPLICABLE,
@@ -45,9 +50,11 @@ class CaseOutcome:
     # How often it was run until the verdict was certain.
     runs: int = 1
     seconds: float = 0.0
+    # Of a violated case of a codec, unless its packets are very long.
+    adapter: AdapterRecord | None = None
 
     def as_json(self) -> dict[str, object]:
-        return {
+        value: dict[str, object] = {
             "case": self.case,
             "version": self.version,
             "path": self.path,
@@ -59,6 +66,9 @@ class CaseOutcome:
             "seconds": round(self.seconds, 3),
             "evidence": [event.as_json() for event in self.evidence],
         }
+        if self.adapter is not None:
+            value["adapter"] = self.adapter.as_json()
+        return value
 
 
 @dataclass(frozen=True)
@@ -179,6 +189,9 @@ def _outcome_from_json(value: dict[str, object]) -> CaseOutcome:
         raise ValueError(f"unknown verdict {verdict!r}")
     statements, evidence = value["statements"], value["evidence"]
     runs, seconds = value["runs"], value["seconds"]
+    # Reports of brokers and clients do not have it, nor do those of earlier versions.
+    adapter = value.get("adapter")
+    assert adapter is None or isinstance(adapter, dict)
     assert isinstance(statements, list)
     assert isinstance(evidence, list)
     assert isinstance(runs, int)
@@ -194,6 +207,7 @@ def _outcome_from_json(value: dict[str, object]) -> CaseOutcome:
         evidence=tuple(event_from_json(event) for event in evidence),
         runs=runs,
         seconds=float(seconds),
+        adapter=None if adapter is None else adapter_record_from_json(adapter),
     )
 
 

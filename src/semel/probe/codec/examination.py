@@ -5,6 +5,7 @@ all requests ─▶ decisions ─▶ what is violated: again, and once more in a
 """
 
 import asyncio
+import json
 import shlex
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -27,7 +28,16 @@ from semel.probe.codec.process import (
     CodecProcess,
     TooManyFailures,
 )
-from semel.probe.evidence import CONTROL, NOTE, RECEIVED, SENT, TEST, WireEvent
+from semel.probe.evidence import (
+    CONTROL,
+    NOTE,
+    RECEIVED,
+    SENT,
+    TEST,
+    AdapterCall,
+    AdapterRecord,
+    WireEvent,
+)
 from semel.probe.outcomes import CODEC, INTERRUPTION, CannotExamine, CaseOutcome, ExaminationReport
 from semel.probe.packet_form import has_lone_surrogate, shorten
 from semel.probe.verdicts import (
@@ -44,6 +54,8 @@ MOST_CONTROLS: Final = 8
 # Longer packets are cut in the evidence.
 LONGEST_EVIDENCE: Final = 4096
 CUT_EVIDENCE: Final = 64
+# Requests and answers with more characters of JSON are not kept to be repeated.
+LONGEST_KEPT_LINE: Final = 10_000
 
 
 # Called with how many requests were answered, and how many there are so far.
@@ -203,7 +215,7 @@ class _CodecRun:
             elif decision.needs_control and state.control is None:
                 text = f"{decision.found}; no control was run"
                 decision = CodecDecision(INCONCLUSIVE, text, decision.statements)
-            found.append(_outcome(state, decision))
+            found.append(_outcome(state, decision, self._process.command))
         return found
 
     def _unsupported(self, case: CodecCase) -> str:
@@ -337,7 +349,7 @@ def _is_reported(state: _CaseState, decision: CodecDecision) -> bool:
     return crashed and decision.verdict == VIOLATED
 
 
-def _outcome(state: _CaseState, decision: CodecDecision) -> CaseOutcome:
+def _outcome(state: _CaseState, decision: CodecDecision, command: Sequence[str]) -> CaseOutcome:
     case = state.case
     events: list[WireEvent] = []
     if state.control is not None and state.control_answer is not None:
@@ -355,7 +367,35 @@ def _outcome(state: _CaseState, decision: CodecDecision) -> CaseOutcome:
         evidence=tuple(events),
         runs=max(state.runs, 1),
         seconds=state.seconds,
+        adapter=_adapter_record(state, command) if decision.verdict == VIOLATED else None,
     )
+
+
+def _adapter_record(state: _CaseState, command: Sequence[str]) -> AdapterRecord | None:
+    """What is needed to ask again; None if a request or an answer is too long to be kept."""
+    assert state.answer is not None
+    control = None
+    if state.control is not None and state.control_answer is not None:
+        control = _adapter_call(state.control, state.control_answer)
+    test = _adapter_call(state.case, state.answer)
+    right = json.dumps(_right_answer(state.case))
+    kept = [right, test.request, test.answer]
+    if control is not None:
+        kept += [control.request, control.answer]
+    if any(len(line) > LONGEST_KEPT_LINE for line in kept):
+        return None
+    return AdapterRecord(tuple(command), test, right, control)
+
+
+def _adapter_call(case: CodecCase, answer: AdapterAnswer) -> AdapterCall:
+    return AdapterCall(json.dumps(case.request), json.dumps(answer.as_json()))
+
+
+def _right_answer(case: CodecCase) -> dict[str, object]:
+    """An answer that satisfies the case; an encoder may write other bytes that mean the same."""
+    if case.rule is not None:
+        return {REFUSED: case.rule.sentence}
+    return {PACKET: case.form} if case.path == DECODE else {BYTES: case.data.hex()}
 
 
 def _events(arm: str, case: CodecCase, answer: AdapterAnswer) -> list[WireEvent]:

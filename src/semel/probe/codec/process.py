@@ -86,6 +86,13 @@ class AdapterAnswer:
         """Whether the process did not survive the request, or might not have."""
         return self.kind in (CRASHED, SILENT)
 
+    def as_json(self) -> dict[str, object]:
+        """The answer as the adapter gave it; {"silent": …} if it gave none."""
+        if self.kind == PACKET:
+            taken = {} if self.taken < 0 else {"taken": self.taken}
+            return {PACKET: dict(self.packet), **taken}
+        return {self.kind: self.data.hex() if self.kind == BYTES else self.text}
+
 
 @dataclass(frozen=True)
 class AdapterHello:

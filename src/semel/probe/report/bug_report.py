@@ -1,6 +1,7 @@
 """A bug report in Markdown about a violated case, ready to be sent to the maintainers."""
 
 import re
+import shlex
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
@@ -20,6 +21,7 @@ from semel.probe.evidence import (
 from semel.probe.outcomes import CaseOutcome, ExaminationReport
 from semel.probe.report.case_files import CaseFiles
 from semel.probe.report.safe_strings import spaced_hex, visible_text
+from semel.probe.verdicts import DECODE, ENCODE
 
 # The last line of every bug report; files that have it are ours.
 MARKER: Final = "Written by semel probe"
@@ -62,12 +64,11 @@ def make_bug_report(report: ExaminationReport, outcome: CaseOutcome, files: Case
     lines += [
         "## How sure this is",
         "",
-        f"{count(outcome.runs, 'run')} on fresh connections "
-        f"{'had' if outcome.runs == 1 else 'all had'} this result.",
+        _certainty(outcome),
         "",
         "## How to reproduce it",
         "",
-        *_reproduction(files),
+        *_reproduction(outcome, files),
         "## Versions",
         "",
         f"- subject: {markdown_text(report.name)}",
@@ -116,14 +117,25 @@ def _control(outcome: CaseOutcome) -> list[str]:
     ]
 
 
-def _reproduction(files: CaseFiles) -> list[str]:
+def _certainty(outcome: CaseOutcome) -> str:
+    runs = count(outcome.runs, "run")
+    if outcome.path in (DECODE, ENCODE):
+        return f"{runs} had this result, the last one in a fresh process of the adapter."
+    return f"{runs} on fresh connections {'had' if outcome.runs == 1 else 'all had'} this result."
+
+
+def _reproduction(outcome: CaseOutcome, files: CaseFiles) -> list[str]:
     if not files.reproducer_path:
         return ["The evidence cannot be replayed by a program: follow the bytes above.", ""]
+    needs, words = "Python 3.8 or newer and nothing else", "localhost 1883"
+    if outcome.adapter is not None:
+        needs = "Python 3.8 or newer and the adapter, whose command is given after `--`"
+        words = f"-- {shlex.join(outcome.adapter.command)}"
     return [
-        "The reproducer needs Python 3.8 or newer and nothing else. It exits with 1 if the subject "
+        f"The reproducer needs {needs}. It exits with 1 if the subject "
         "behaves as above, with 0 if it behaves differently, and with 2 if the control failed.",
         "",
-        *_fenced([f"python3 {files.reproducer_path} localhost 1883"]),
+        *_fenced([visible_text(f"python3 {files.reproducer_path} {words}")]),
         "",
     ]
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from semel import standard
 from semel.probe.outcomes import ExaminationReport
+from semel.probe.report.codec_reproducer import make_codec_reproducer
 from semel.probe.report.reproducer import make_reproducer
 from semel.probe.report.safe_strings import file_stem
 
@@ -55,6 +56,7 @@ def list_case_files(report: ExaminationReport) -> dict[tuple[str, str], CaseFile
         used.add(name.lower())
         keys = [(outcome.version, each) for each in outcome.statements]
         named = tuple(known[key] for key in keys if key in known)
-        text = make_reproducer(report, outcome, named)
+        make = make_reproducer if outcome.adapter is None else make_codec_reproducer
+        text = make(report, outcome, named)
         found[outcome.case, outcome.version] = CaseFiles(name, named, text)
     return found
