@@ -110,6 +110,14 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(NOW + begins)
             .not_valid_after(NOW + ends)
+            # Python 3.13 requires that a certificate names the key of its authority.
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+            )
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
         )
 
 

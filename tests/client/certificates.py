@@ -72,7 +72,10 @@ class Certificates:
             *("-out", f"{name}.csr"),
         )
         extensions = self.folder / f"{name}.ext"
-        extensions.write_text(f"subjectAltName={names}\n")
+        # Python 3.13 requires that a certificate names the key of its authority.
+        extensions.write_text(
+            f"subjectAltName={names}\nsubjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n"
+        )
         openssl(
             self.folder,
             *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key"),

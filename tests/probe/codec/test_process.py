@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from semel.probe.codec.examination import examine_codec
-from semel.probe.codec.process import CodecProcess
+from semel.probe.codec.process import CodecProcess, is_nested_deeper
 from semel.probe.outcomes import INTERRUPTION, CannotExamine, ExaminationReport
 from semel.probe.verdicts import INCONCLUSIVE, NOT_APPLICABLE, SATISFIED, VIOLATED
 
@@ -110,6 +110,25 @@ def test_an_adapter_that_crashes_always_stops_the_examination_with_one_sentence(
         report.remarks
     )
     assert SATISFIED not in verdicts(report).values()
+
+
+def test_an_answer_that_is_nested_too_deep_is_no_answer(tmp_path: Path) -> None:
+    # Python's parser takes 900 levels.
+    body = f"""if request.get("hex") == "{BAD}":
+    deep = "[" * 900 + "]" * 900
+    return f'{{{{"id": {{request["id"]}}, "packet": {{deep}}}}}}'"""
+    report = examine(adapter(tmp_path, body), timeout=5.0, only="publish")
+    (deep,) = [outcome for outcome in report.outcomes if outcome.verdict != SATISFIED]
+    assert deep.verdict == INCONCLUSIVE
+    assert bytes.fromhex(BAD) in [event.data for event in deep.evidence]
+
+
+@pytest.mark.parametrize(("levels", "expected"), [(50, False), (51, True)])
+def test_levels_are_counted(levels: int, expected: bool) -> None:
+    value: object = 1
+    for number in range(levels):
+        value = [value, number] if number % 2 else {"inner": value}
+    assert is_nested_deeper(value) == expected
 
 
 def test_a_line_that_is_no_answer_makes_its_case_inconclusive(tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ _REASONS: Final = {
     "INAPPROPRIATE_FALLBACK": "the client asks for an older TLS version than it supports",
     "EXCESSIVE_MESSAGE_SIZE": "the client sent a handshake message that is too long",
     "DECRYPTION_FAILED_OR_BAD_RECORD_MAC": "the client sent a TLS record that is damaged",
+    # What OpenSSL 3.5 says of the same.
+    "RECORD_LAYER_FAILURE": "the client sent a TLS record that is damaged",
     "DIGEST_CHECK_FAILED": "the client sent a handshake that is damaged",
     "LENGTH_MISMATCH": "the client sent a handshake message that is malformed",
     "BAD_EXTENSION": "the client sent a handshake message that is malformed",

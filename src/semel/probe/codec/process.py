@@ -55,6 +55,8 @@ WINDOW: Final = 64
 MOST_FAILURES: Final = 30
 # The longest line of an adapter: a packet of 65,535 bytes is 131,070 digits.
 LONGEST_LINE: Final = 1 << 22
+# How deep an answer may be nested; a packet with user properties has five levels.
+DEEPEST: Final = 50
 # How much of the standard error is kept for messages, and how many lines that are no answers.
 KEPT_STDERR: Final = 4000
 KEPT_LINES: Final = 5
@@ -345,7 +347,7 @@ class CodecProcess:
             value = json.loads(line)
         except (ValueError, RecursionError):
             return None
-        return value if isinstance(value, dict) else None
+        return value if isinstance(value, dict) and not is_nested_deeper(value) else None
 
     def _count_stray(self, line: bytes) -> None:
         self.stray_lines += 1
@@ -397,3 +399,19 @@ class CodecProcess:
         transport = getattr(process, "_transport", None)
         if transport is not None:
             transport.close()
+
+
+def is_nested_deeper(value: object, levels: int = DEEPEST) -> bool:
+    """Whether a JSON value has more than these levels of arrays and objects."""
+    current: list[object] = [value]
+    for _ in range(levels):
+        inner: list[object] = []
+        for each in current:
+            if isinstance(each, dict):
+                inner += each.values()
+            elif isinstance(each, list):
+                inner += each
+        if not inner:
+            return False
+        current = inner
+    return any(isinstance(each, dict | list) for each in current)
