@@ -184,6 +184,10 @@ fuzz: $(WHEEL_INSTALLED) ## Feed the compiled package random input for long (ARG
 probe-mutants: $(TOOLS) ## Examine every broker with a deliberate fault by every case
 	env $(SOURCES) .venv/bin/python -m tests.long.probe_mutants $(ARGS)
 
+.PHONY: probe-brokers
+probe-brokers: $(WHEEL_INSTALLED) ## Examine semel's broker by every case over each transport, five times
+	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.broker_probe $(ARGS)
+
 .PHONY: probe-clients
 probe-clients: $(WHEEL_INSTALLED) ## Examine semel's client by every case, five times
 	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.client_probe $(ARGS)
@@ -238,7 +242,8 @@ coverage: $(TOOLS) ## Check that each core module is covered by its own test fil
 	env $(SOURCES) .venv/bin/python -m tests.long.coverage
 
 LONG := test-without-epoll coverage schedules histories client-schedules simulate connection-floods kills client-kills \
-    ingest-kills bridge-kills pipeline-kills fuzz mutants probe-mutants probe-clients
+    ingest-kills bridge-kills pipeline-kills fuzz mutants probe-mutants probe-brokers \
+    probe-clients
 
 .PHONY: test-long
 test-long: test $(LONG) ## Run everything, long runs too

@@ -43,6 +43,7 @@ class RawSocket:
         self._reader = reader
         self._writer = writer
         self._unread = b""
+        trial.closers.append(writer.close)
 
     async def shake_hands(self, protocols: str) -> str:
         """Do the handshake; returns the status line of the answer."""

@@ -6,7 +6,7 @@ A step that prepares the case raises ControlFailed if it fails; `must`, `must_re
 """
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NoReturn
@@ -72,6 +72,8 @@ class Trial:
         self.tag = tag
         self.recorder = CaseRecorder(subject.password)
         self.links: list[ProbeLink] = []
+        # Close what a case has opened without a link.
+        self.closers: list[Callable[[], None]] = []
         self._claims = CaseClaims(self.recorder)
         self._sessions = SessionTraces()
         self._broker = control
@@ -401,6 +403,8 @@ class Trial:
         """Close what is still open."""
         for link in self.links:
             await link.cut()
+        for close in self.closers:
+            close()
 
     # --- inside ---
 
