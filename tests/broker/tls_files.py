@@ -17,6 +17,18 @@ NOW = datetime.now(UTC)
 DAY = timedelta(days=1)
 CLIENT_AUTH = ExtendedKeyUsageOID.CLIENT_AUTH
 SERVER_AUTH = ExtendedKeyUsageOID.SERVER_AUTH
+# What the key of a CA is for.
+SIGNING = x509.KeyUsage(
+    digital_signature=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 def common_name(text: str) -> x509.Name:
@@ -47,6 +59,7 @@ class Authority:
         certificate = (
             self._builder(self._subject, self._key, -DAY, DAY)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(SIGNING, critical=True)
             .sign(self._key, hashes.SHA256())
         )
         (folder / f"{name}.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))

@@ -20,6 +20,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -159,11 +160,12 @@ class HttpHook:
                 _ReadableSocket(reader),  # type: ignore[arg-type]
                 method="POST",
             )
-            response.begin()
-            answer = response.read(MAXIMUM_ANSWER_BYTES + 1)
-            if response.length and len(answer) <= MAXIMUM_ANSWER_BYTES:
-                raise http.client.IncompleteRead(answer, response.length)
-            return response.status, answer
+            with closing(response):
+                response.begin()
+                answer = response.read(MAXIMUM_ANSWER_BYTES + 1)
+                if response.length and len(answer) <= MAXIMUM_ANSWER_BYTES:
+                    raise http.client.IncompleteRead(answer, response.length)
+                return response.status, answer
         finally:
             connection.close()
 

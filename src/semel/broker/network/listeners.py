@@ -156,7 +156,8 @@ class Listener:
     def _explain(self, problem: OSError) -> str:
         if problem.errno == errno.EADDRINUSE:
             return f"{self.settings.address} is in use by another program{self._suffix()}"
-        if problem.errno == errno.EADDRNOTAVAIL:
+        # Python 3.14 has no number for an address that nothing can be bound to.
+        if problem.errno in (errno.EADDRNOTAVAIL, None):
             return self._sentence(f"{self.settings.host} is not an address of this machine")
         return self._sentence(str(problem.strerror))
 
