@@ -24,7 +24,6 @@ from bench.pipeline.segments import PAYLOAD
 
 SECONDS: Final = 60.0
 RATES: Final = (60_000, 45_000, 30_000, 20_000, 10_000)
-TARGET: Final = RATES[0]
 PUBLISHERS: Final = 10
 TOPICS: Final = 1_000
 # Seconds of warm-up messages, which must land before the others are sent: Java still compiles

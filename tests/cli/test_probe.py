@@ -255,3 +255,13 @@ def test_ctrl_c_reports_what_was_found_so_far(tmp_path: Path) -> None:
     assert b"Interrupted: the other cases were not run." in output
     report = json.loads((out / "report.json").read_bytes())
     assert len(report["statements"]) == len(standard.statements("3.1.1"))
+
+
+@pytest.mark.parametrize("kind", ["broker", "client"])
+def test_a_statement_may_be_written_in_small_letters_and_an_empty_one_is_refused(kind: str) -> None:
+    found = probe(kind, "--list", "--statement", "mqtt-3.3.1-1")
+    assert found.exit_code == 0
+    assert found.output == probe(kind, "--list", "--statement", "3.3.1-1").output != ""
+    empty = probe(kind, "--list", "--statement", "")
+    assert empty.exit_code == 2
+    assert "no case has such a name or examines such a statement" in empty.output

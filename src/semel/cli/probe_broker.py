@@ -39,6 +39,7 @@ from semel.probe.broker.trial import Subject
 from semel.probe.claims import VERSION_NAMES
 from semel.probe.outcomes import INTERRUPTION, CannotExamine
 from semel.probe.progress import Progress
+from semel.standard import statement_id
 
 RESTARTS: Final = "Restarts"
 PASSWORD_VARIABLE: Final = "SEMEL_PROBE_PASSWORD"
@@ -222,9 +223,7 @@ def select(
     quick: bool,
 ) -> list[Case]:
     """The cases that the options name. Raises click.UsageError if they name none."""
-    wanted = {
-        each if each[:1] == "U" else f"MQTT-{each.removeprefix('MQTT-')}" for each in statements
-    }
+    wanted = {statement_id(each) for each in statements}
     chosen = [
         case
         for case in cases
@@ -239,11 +238,6 @@ def select(
         written = [case for case in chosen if not case.is_from_vector and not case.is_slow]
         chosen = [*written, *sampled] or chosen
     return chosen
-
-
-def full_number(statement: str) -> str:
-    """A statement as reports name it: "3.3.2-2" is MQTT-3.3.2-2."""
-    return statement if statement[:1] == "U" else f"MQTT-{statement.removeprefix('MQTT-')}"
 
 
 def list_cases(cases: list[Case], versions: list[int], *, is_json: bool) -> None:

@@ -60,6 +60,12 @@ def statements(version: str) -> list[Statement]:
     return found
 
 
+def statement_id(text: str) -> str:
+    """The identifier of a statement as people may write it: 3.3.2-2, mqtt-3.3.2-2 or u5-03."""
+    given = text.strip().upper()
+    return given if given.startswith("U") else f"MQTT-{given.removeprefix('MQTT-')}"
+
+
 def accounts() -> list[StatementAccount]:
     """The rows of the accounting."""
     return [

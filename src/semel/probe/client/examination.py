@@ -45,6 +45,7 @@ from semel.probe.verdicts import (
     SEND,
     VIOLATED,
 )
+from semel.standard import statement_id
 
 # Programs that run at the same time; slow cases mostly wait, and have places of their own.
 AT_ONCE: Final = 6
@@ -366,9 +367,7 @@ def select_client_cases(
 ) -> list[ClientCase]:
     """The cases by name (with * as in file names), by statement, and those that are quick."""
     patterns = tuple(only)
-    wanted = {
-        each if each[0] == "U" else f"MQTT-{each.removeprefix('MQTT-')}" for each in statements
-    }
+    wanted = {statement_id(each) for each in statements}
     found = []
     for case in cases:
         if is_quick and (case.is_slow or not case.is_quick):

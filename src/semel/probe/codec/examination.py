@@ -46,6 +46,7 @@ from semel.probe.verdicts import (
     NOT_APPLICABLE,
     VIOLATED,
 )
+from semel.standard import statement_id
 
 # How often a violation must be seen; the last time in a fresh process.
 REPEATS: Final = 3
@@ -132,8 +133,7 @@ def is_selected(
 ) -> bool:
     """Whether a case is to be run."""
     if statements:
-        wanted = {each.upper().removeprefix("MQTT-") for each in statements}
-        if not wanted & {each.removeprefix("MQTT-") for each in case.statements}:
+        if not {statement_id(each) for each in statements} & set(case.statements):
             return False
     if not only:
         return True
