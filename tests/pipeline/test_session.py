@@ -88,21 +88,28 @@ def test_the_session_has_the_settings_of_a_quiet_local_one(spark: "SparkSession"
 
 def who(batches: "Iterator[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
     import pyarrow
+    import pyspark
 
     import semel.mqtt
 
+    packages = {"semel": semel.__file__, "pyspark": pyspark.__file__}
     for _ in batches:
-        yield pyarrow.RecordBatch.from_pylist(
-            [{"python": sys.executable, "semel": os.path.dirname(semel.__file__)}]
-        )
+        yield pyarrow.RecordBatch.from_pylist([{"python": sys.executable} | packages])
 
 
-def test_workers_run_this_python_with_this_semel(spark: "SparkSession") -> None:
+def test_workers_run_this_python_with_this_semel_and_the_installed_pyspark(
+    spark: "SparkSession",
+) -> None:
+    import pyspark
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    rows = spark.range(1).mapInArrow(who, "python string, semel string").collect()
-    assert rows[0].asDict() == {"python": sys.executable, "semel": os.path.dirname(semel.__file__)}
+    rows = spark.range(1).mapInArrow(who, "python string, semel string, pyspark string").collect()
+    assert rows[0].asDict() == {
+        "python": sys.executable,
+        "semel": semel.__file__,
+        "pyspark": pyspark.__file__,
+    }
 
 
 def test_both_formats_are_found_without_a_registration_and_with_one(spark: "SparkSession") -> None:
@@ -329,6 +336,44 @@ def test_a_session_with_a_cluster_is_not_bound_to_this_machine() -> None:
         assert not {"spark.driver.host", "spark.driver.bindAddress"} & set(defaults)
         assert defaults["spark.sql.session.timeZone"] == "UTC"
     assert MODULE._defaults("local[2]")["spark.driver.bindAddress"] == "127.0.0.1"
+
+
+def test_the_home_of_spark_is_changed_for_local_sessions_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semel.pipeline.java.private_folders", lambda: iter([tmp_path]))
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    home = Path(MODULE._jvm_environment("local[2]")["SPARK_HOME"])
+    assert home.parent == tmp_path
+    assert (home / "bin" / "spark-submit").is_file()
+    assert not (home / "python").exists()
+    assert MODULE._jvm_environment("local[2]")["SPARK_HOME"] == str(home)
+    assert "SPARK_HOME" not in MODULE._jvm_environment("spark://host:7077")
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert "SPARK_HOME" not in MODULE._jvm_environment("local[2]")
+
+
+def test_spark_keeps_its_home_if_there_is_no_folder_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    (tmp_path / "file").touch()
+    home = MODULE._home_without_archives()
+    assert home is not None
+    other = tmp_path / home.name
+    other.mkdir()
+    (other / "jars").symlink_to(tmp_path)  # not those of this pyspark
+    folders = [tmp_path / "file", tmp_path]
+    monkeypatch.setattr("semel.pipeline.java.private_folders", lambda: iter(folders))
+    assert MODULE._home_without_archives() is None
+
+
+def test_spark_keeps_its_home_if_pyspark_is_not_installed_for_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert MODULE._home_without_archives() is not None
+    monkeypatch.setattr(MODULE, "_installed_folders", lambda: {str(tmp_path)})
+    assert MODULE._home_without_archives() is None
 
 
 def test_workers_of_a_cluster_keep_the_python_that_the_user_named(

@@ -19,7 +19,7 @@ import sysconfig
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -211,7 +211,7 @@ def _start(name: str, master: str | None, settings: dict[str, str]) -> "SparkSes
                 everything.setdefault(key, value)
         changes = _worker_environment(chosen)
         if not running and "PYSPARK_GATEWAY_PORT" not in os.environ:
-            changes |= _jvm_environment()
+            changes |= _jvm_environment(chosen)
     builder = SparkSession.builder
     for key, value in everything.items():
         builder.config(key, value)
@@ -301,16 +301,52 @@ def _worker_environment(master: str) -> dict[str, str]:
     return {}
 
 
-def _jvm_environment() -> dict[str, str]:
+def _jvm_environment(master: str) -> dict[str, str]:
     """Environment variables for a new JVM."""
     changes = {"PYSPARK_DRIVER_PYTHON": sys.executable}
+    # NumPy's threads would wait for work in busy loops. Spark sets this for tasks, but not for the
+    # Python processes that plan and commit.
+    changes["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
     changes["JAVA_HOME"] = os.fspath(java.java_home(java.require_java()))
     folders = [*_source_folders(), *filter(None, [os.environ.get("PYTHONPATH")])]
     if folders:
         changes["PYTHONPATH"] = os.pathsep.join(folders)
     if _settings_folder() is None:
         changes["SPARK_CONF_DIR"] = os.fspath(_logging_folder())
+    if _is_local(master) and not os.environ.get("SPARK_HOME"):
+        home = _home_without_archives()
+        if home is not None:
+            changes["SPARK_HOME"] = os.fspath(home)
     return changes
+
+
+def _home_without_archives() -> Path | None:
+    """Spark's home without the archive of pyspark, or None if workers would not find pyspark.
+
+    Spark puts the archive of its home first on the path of its Python processes. Python keeps no
+    compiled code of an archive, so each of them compiled pyspark again: 0.6 s, and a query starts
+    several. Without the archive they import the installed pyspark.
+    """
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        return None
+    package = Path(spec.origin).parent
+    if os.path.realpath(package.parent) not in _installed_folders():
+        return None
+    for folder in java.private_folders():
+        home = folder / f"home-{java.digest(os.fsencode(package))}"
+        try:
+            home.mkdir(mode=0o700, exist_ok=True)
+            for name in ("bin", "jars"):
+                with suppress(FileExistsError):
+                    (home / name).symlink_to(package / name)
+                if not (home / name).samefile(package / name):
+                    break
+            else:
+                return home
+        except OSError:
+            continue
+    return None
 
 
 def _logging_folder() -> Path:
@@ -367,7 +403,7 @@ def _source_folders() -> list[str]:
     None if semel is installed, because they run the same Python. A source tree may be on our path
     for a reason that does not apply to them.
     """
-    installed = {os.path.realpath(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")}
+    installed = _installed_folders()
     folders = []
     for package in ("semel", "pyspark_mqtt", "pyspark_semel_delta"):
         spec = find_spec(package)
@@ -377,6 +413,11 @@ def _source_folders() -> list[str]:
         if os.path.realpath(folder) not in installed and folder not in folders:
             folders.append(folder)
     return folders
+
+
+def _installed_folders() -> set[str]:
+    """The folders of packages that are installed for this Python, and so for workers."""
+    return {os.path.realpath(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")}
 
 
 @contextmanager
