@@ -60,12 +60,11 @@ def landing(
 ) -> Iterator[Process]:
     made = Process(folder, *flags, environ=environ)
     try:
-        with made.process:
-            yield made
-            made.process.kill()
+        yield made
     finally:
         made.process.kill()
-        made.log.close()
+        with made.process:  # waits
+            made.log.close()
 
 
 def landed(folder: Path) -> int:

@@ -76,18 +76,19 @@ def serving_metrics(
     watch = RecordWatch(plan.root, plan.stream, metrics=metrics)
     watch.start()
 
-    def emit_and_count(event: Event) -> None:
-        emit(event)
+    def count_and_emit(event: Event) -> None:
         try:
             metrics.take_event(event)
         except Exception:
             # Whatever is wrong with a number, landing must go on.
             LOG.exception("an event is missing in the metrics")
+        # Whoever reads it may ask for the metrics at once.
+        emit(event)
 
     try:
         at = datetime.now(UTC).isoformat()
         emit({"at": at, "event": "metrics", "host": host, "port": port})
-        yield emit_and_count
+        yield count_and_emit
     finally:
         watch.stop()
         endpoint.stop()
