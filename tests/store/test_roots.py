@@ -1,5 +1,6 @@
 """Roots: a folder and an object store keep the same promises, each in its way."""
 
+import fcntl
 import json
 import os
 import stat
@@ -344,6 +345,40 @@ def test_what_a_killed_writer_left_is_cleaned_up(tmp_path: Path) -> None:
         segment_name(1, 10),
         "_owner.json",
     ]
+
+
+def test_a_file_that_is_being_written_is_not_cleaned_up(tmp_path: Path) -> None:
+    """As by a sealer that starts while `semel stream trim` records what it deletes."""
+    writer, cleaner = LocalRoot(tmp_path), LocalRoot(tmp_path)
+
+    def fill(sink: Any) -> None:
+        sink.write(b"one")
+        cleaner.delete_temporary("plant/n1")
+
+    assert writer.write("plant/n1/a", fill) == 3
+    assert content(writer, "plant/n1/a") == b"one"
+    assert writer.write("plant/n1/b", fill, exclusive=True) == 3
+    assert [each.name for each in sorted(writer.entries("plant/n1"), key=str)] == ["a", "b"]
+
+
+def test_a_file_that_is_cleaned_up_before_it_is_locked_is_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = LocalRoot(tmp_path)
+    lock = fcntl.flock
+    created: list[str] = []
+
+    def clean_first(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        created.extend(each.name for each in root.entries("plant/n1"))
+        root.delete_temporary("plant/n1")
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", clean_first)
+    root.write("plant/n1/a", text(b"one"))
+    assert len(created) == 1
+    assert [each.name for each in root.entries("plant/n1")] == ["a"]
+    assert content(root, "plant/n1/a") == b"one"
 
 
 @pytest.fixture

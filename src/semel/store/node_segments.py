@@ -100,7 +100,7 @@ class NodeSegments:
         if folder is None:
             self._root.claim(stream, self._node, self._store)
             if stream not in self._cleaned:
-                # Only the first time: later a merge may be in progress.
+                # Once is enough: this process deletes its own when a write fails.
                 self._root.delete_temporary(self._root.folder(stream, self._node))
                 self._cleaned.add(stream)
             folder = _FolderState(self._root.segments(stream, self._node))

@@ -20,7 +20,6 @@ import json
 import mmap
 import os
 import re
-import secrets
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -33,9 +32,9 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from semel.counts import count
 from semel.extras import need
 from semel.store.segment_names import MAXIMUM_SEQ, Range, parse_segment_name, segment_name
+from semel.store.temporary_files import TEMPORARY, create_temporary, delete_unlocked
 
 OWNER: Final = "_owner.json"
-TEMPORARY: Final = ".tmp-"
 _TRIMMED: Final = re.compile(r"_trimmed-([0-9]{20})\.json", re.ASCII)
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 # The start of an address with an incomplete ://; pathlib turns s3:// into s3:/.
@@ -143,7 +142,7 @@ class Root(ABC):
 
     @abstractmethod
     def delete_temporary(self, folder: str) -> None:
-        """Delete the files of unfinished writes. Only the owner may call it, while not writing."""
+        """Delete the files of unfinished writes whose process has ended."""
 
     # --- meaning of the files ---------------------------------------------------------------------
 
@@ -310,23 +309,20 @@ class LocalRoot(Root):
     def write(self, path: str, fill: Callable[[Any], None], *, exclusive: bool = False) -> int:
         target = self._path / path
         self._make_folder(target.parent)
-        temporary = target.with_name(f"{TEMPORARY}{secrets.token_hex(8)}-{target.name}")
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        descriptor = os.open(temporary, flags, 0o600)
-        try:
-            with open(descriptor, "w+b") as file:
+        temporary, descriptor = create_temporary(target)
+        with open(descriptor, "w+b") as file:
+            try:
                 fill(file)
                 file.flush()
                 os.fsync(descriptor)
                 size = os.fstat(descriptor).st_size
-            if exclusive:
-                _rename_exclusively(temporary, target)
-            else:
-                temporary.rename(target)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                temporary.unlink()
-            raise
+                if exclusive:
+                    _rename_exclusively(temporary, target)
+                else:
+                    temporary.rename(target)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
         _sync_folder(target.parent)
         return size
 
@@ -350,7 +346,7 @@ class LocalRoot(Root):
     def delete_temporary(self, folder: str) -> None:
         for entry in self.entries(folder):
             if entry.name.startswith(TEMPORARY) and not entry.is_folder:
-                self.delete(f"{folder}/{entry.name}")
+                delete_unlocked(self._path / folder / entry.name)
 
     def _make_folder(self, folder: Path) -> None:
         """Create a folder and its parents, durably.
