@@ -112,6 +112,31 @@ def test_a_gap_is_not_merged_over() -> None:
         plan_merge([*segments[:5], *segments[6:]], Compaction())
 
 
+def test_the_newest_segments_of_a_busy_stream_are_merged_once() -> None:
+    settings = Compaction()
+    # Twelve have 60 MiB, thirteen 65: a result of 64 MiB or more is not merged again.
+    assert plan_merge(row_of_segments(*[5 * MIB] * 12), settings) == []
+    thirteen = row_of_segments(*[5 * MIB] * 13)
+    assert plan_merge(thirteen, settings) == thirteen
+    # Of smaller ones, which would be many, ten are enough.
+    ten = row_of_segments(*[MIB - 1] * 10)
+    assert plan_merge(ten, settings) == ten
+    assert plan_merge(row_of_segments(*[MIB] * 63), settings) == []
+    most = row_of_segments(*[MIB] * 64)
+    assert plan_merge(most, settings) == most
+
+
+def test_segments_that_get_no_more_neighbors_are_not_waited_for() -> None:
+    settings = Compaction()
+    ten = row_of_segments(*[5 * MIB] * 10)
+    assert plan_merge(ten, settings) == []
+    assert plan_merge(row_of_segments(*[5 * MIB] * 10, 64 * MIB), settings) == ten
+    found = plan_merge(
+        row_of_segments(*[5 * MIB] * 11), settings, lambda each: int(each.first > 100)
+    )
+    assert found == ten
+
+
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 3_000), min_size=1, max_size=400), st.integers(8, 12))
 def test_rows_are_copied_a_few_times_and_files_become_few(sizes: list[int], files: int) -> None:

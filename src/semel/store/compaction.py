@@ -12,7 +12,8 @@ may still open them. Then they are deleted, after every byte of the covering fil
 
 Adjacent small segments are merged if there are enough of them and none is larger than a quarter of
 their total size. So a row is copied only when its file grows fourfold, which happens a few times,
-however slowly segments are added.
+however slowly segments are added. Where more segments follow soon, because the newest ones have
+megabytes each, a merge waits until its result is not small, so that each row is copied once only.
 
 Damaged segments, and segments with columns that this version does not know and would lose, are not
 merged. Their neighbors on either side are merged separately.
@@ -32,6 +33,8 @@ MIB: Final = 1024 * 1024
 # A merged segment is at least this many times as large as its largest part; less if so few files
 # are merged that they could not reach this.
 GROWTH: Final = 4.0
+# Segments of this average size are worth waiting for. So at most `small` / PATIENT_BYTES wait.
+PATIENT_BYTES: Final = MIB
 
 
 @dataclass(frozen=True)
@@ -93,10 +96,12 @@ def plan_merge(
             if found:
                 return _cut(found, settings)
             run = []
-    return _cut(_worth_merging(run, settings), settings)
+    return _cut(_worth_merging(run, settings, is_growing=True), settings)
 
 
-def _worth_merging(run: list[Segment], settings: Compaction) -> list[Segment]:
+def _worth_merging(
+    run: list[Segment], settings: Compaction, *, is_growing: bool = False
+) -> list[Segment]:
     """A part of the run in which no segment is much larger than the others, or nothing."""
     files = max(settings.files, 2)
     growth = min(GROWTH, files / 2)
@@ -106,7 +111,12 @@ def _worth_merging(run: list[Segment], settings: Compaction) -> list[Segment]:
         if len(part) < files:
             continue
         largest = max(range(len(part)), key=lambda at: part[at].size)
-        if part[largest].size * growth <= sum(each.size for each in part):
+        size = sum(each.size for each in part)
+        if part[largest].size * growth <= size:
+            is_small = size < min(settings.small, settings.largest)
+            if is_growing and part[-1] is run[-1] and is_small:
+                if size >= len(part) * PATIENT_BYTES:
+                    continue
             return part
         parts.append(part[largest + 1 :])
         parts.append(part[:largest])
