@@ -70,7 +70,7 @@ ROWS: Final = 1_000_000
 
 RAW: Final = "raw"
 SPARK: Final = "Spark's own"
-WITH_EXPRESSION: Final = ", with event_time"
+WITH_EXPRESSION: Final = ", with an expression"
 ONE: Final = "one table"
 TEN: Final = "ten tables"
 SCAN: Final = "scan"
@@ -247,7 +247,7 @@ def landing_file(kind: str, names: list[str], *, has_expression: bool = False) -
         lines += ["[[table]]", f'name = "{name}"', f'topic = "plant/{named}/{last}"']
         lines += [f'decoder = "{kind}"', f'columns = "{COLUMNS}"']
         if has_expression:
-            lines.append('event_time = "at"')
+            lines.append('where = "seq > 0"')
         if kind == PROTOBUF:
             lines += [f'descriptor_file = "{_DESCRIPTORS}"', f'message = "{MESSAGE}"']
         if kind == AVRO:

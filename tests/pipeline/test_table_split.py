@@ -5,6 +5,7 @@ import json
 import pickle
 import textwrap
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pyspark.sql import SparkSession
 from semel.pipeline import arrow_decoding, table_split
 from semel.pipeline.arrow_decoding import ArrowDecoding, Decompression
 from semel.pipeline.decoders.formats import make_decoder
-from semel.pipeline.files import in_utc
+from semel.pipeline.files import as_in_delta
 from semel.pipeline.landing_file import LandedTable, read_landing_file
 from semel.pipeline.table_rows import (
     BAD,
@@ -54,7 +55,17 @@ VALUES: list[dict[str, Any]] = [
     {"id": 7, "at": "yesterday"},
     {"id": 8, "inner": {"y": [1, "2"]}},
     {"id": 9, "unknown": 1},
+    {"id": 10, "at": "2026-03-01T11:50:00Z"},
+    {"id": 11, "at": "0001-01-01T00:00:00Z"},
 ]
+# Tables whose event time Spark evaluates.
+TIMES = {
+    "null_time": ("`null` TIMESTAMP", "null"),
+    "no_time": ("day DATE", "day"),
+    "in_struct": ("s STRUCT<at: TIMESTAMP>", "s.at"),
+}
+# Those that were received more than 10 minutes after their event time, and those that were not.
+LATE = {1: False, 10: True, 11: True}
 
 
 def landing_file() -> str:
@@ -64,7 +75,11 @@ def landing_file() -> str:
         for suffix, more in (("", ""), ("_filtered", 'where = "true"')):
             lines += ["[[table]]", f'name = "{name}{suffix}"', f'topic = "{name}/{{of}}/{{n:int}}"']
             lines += [f'decoder = "{decoder}"', f'columns = "{COLUMNS}"', more]
+            lines += ['event_time = "at"', 'late_after = "10m"']
             lines += [] if compression is None else [f'compression = "{compression}"']
+    for name, (columns, event_time) in TIMES.items():
+        lines += ["[[table]]", f'name = "{name}"', 'topic = "times"', 'decoder = "json"']
+        lines += [f'columns = "{columns}"', f'event_time = "{event_time}"']
     lines += ["[[table]]", 'name = "parts"', 'topic = "plain/#"', 'decoder = "json"']
     lines += ['columns = "parts ARRAY<STRUCT<a: INT, b: STRING>>"', 'explode = "parts"']
     return "\n".join([*lines, ""])
@@ -90,6 +105,7 @@ def messages() -> pa.Table:
         for name, (decoder, compression) in FORMATS.items():
             add(f"{name}/p{number % 3}/{number - 4}", encode(value, decoder, compression))
         add("other/x/1", b"{}")
+    add("times", b'{"null": "2026-03-01T00:00:00Z", "day": "2026-03-01"}')
     for name in FORMATS:
         add(f"{name}/bad/-007", b"")
         add(f"{name}/bad/007", b"\xff{")
@@ -117,7 +133,7 @@ class Made:
         place = [each.name for each in self.tables].index(name)
         rows, letters = TableSplit(place, self.shapes[place], "all").split(self.rows)
         order = [("seq", "ascending")]
-        return in_utc(rows).sort_by(order), in_utc(letters).sort_by(order)
+        return as_in_delta(rows).sort_by(order), as_in_delta(letters).sort_by(order)
 
 
 @pytest.fixture(scope="module")
@@ -134,9 +150,11 @@ def test_rows_and_dead_letters_are_the_same_whoever_decodes(made: Made, name: st
     others = [each for each in letters.column_names if each != "table_name"]
     assert letters.select(others).to_pylist() == filtered_letters.select(others).to_pylist()
     assert set(letters.column("table_name").to_pylist()) == {name}
-    ids = [each for each in (1, 2, 3, 4, 9) if each > (2 if name == "binary" else 0)]
+    ids = [each for each in (1, 2, 3, 4, 9, 10, 11) if each > (2 if name == "binary" else 0)]
     assert rows.column("id").to_pylist() == ids
     assert rows.column("n").to_pylist() == [each - 5 for each in ids]
+    assert rows.column("event_time").to_pylist() == rows.column("at").to_pylist()
+    assert rows.column("late").to_pylist() == [LATE.get(each) for each in ids]
     assert letters.num_rows == 6
     payloads = made.record.column("payload").to_pylist()
     assert all(payloads[each["seq"] - 1] == each["payload"] for each in letters.to_pylist())
@@ -146,10 +164,17 @@ def test_only_tables_that_need_spark_are_decoded_before_the_sink(made: Made) -> 
     names = set(made.rows.column_names)
     for place, (table, shape) in enumerate(zip(made.tables, made.shapes, strict=True)):
         is_in_sink = table.name in FORMATS
-        assert table.needs_spark is not is_in_sink
+        assert table.needs_spark(["at"]) is not is_in_sink
+        assert table.needs_spark([]) is True
         assert (shape.decoding is not None) is is_in_sink
         assert (f"{TAKES}{place}" in names) is is_in_sink
         assert (f"{ROW}{place}" in names) is (f"{BAD}{place}" in names) is not is_in_sink
+
+
+def test_an_event_time_that_is_no_column_with_a_time_is_an_expression(made: Made) -> None:
+    found = {name: made.split(name)[0].column("event_time").to_pylist() for name in TIMES}
+    midnight = datetime(2026, 3, 1, tzinfo=UTC)
+    assert found == {"null_time": [None], "no_time": [midnight], "in_struct": [None]}
 
 
 def test_the_payload_comes_once_and_only_with_messages_that_need_it(made: Made) -> None:

@@ -16,7 +16,7 @@ own, so that Spark checks them (`table_rows.py`).
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -111,13 +111,14 @@ class LandedTable:
     # How long rows stay in the table, in seconds; None: forever.
     retention: float | None = None
 
-    @property
-    def needs_spark(self) -> bool:
+    def needs_spark(self, timestamps: Container[str]) -> bool:
         """Whether Spark needs the decoded columns, to evaluate expressions or to explode an array.
 
-        `late_after` has an event time, which is an expression.
+        An event time that is one of these columns is no expression.
         """
-        return bool(self.computed or self.event_time or self.where or self.explode)
+        if self.event_time is not None and self.event_time not in timestamps:
+            return True
+        return bool(self.computed or self.where or self.explode)
 
 
 @dataclass(frozen=True)

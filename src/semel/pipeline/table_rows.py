@@ -8,8 +8,9 @@ Spark would send them to Python and the columns back, only for the sink to get t
 
 A table with expressions, or with a row for each element of an array, has two structs instead: one
 with its own columns, which is null if the message is not for the table, and one that is not null if
-the message is for the table but cannot be decoded. If an array is exploded, a message has several
-rows (`exploded_rows.py`). `table_split.py` takes the rows of all tables apart.
+the message is for the table but cannot be decoded. An event time that is a column of the decoder is
+no expression. If an array is exploded, a message has several rows (`exploded_rows.py`).
+`table_split.py` takes the rows of all tables apart.
 
 CSV, text and numbers are always decoded by Spark's own expressions, JSON and other formats by whole
 Arrow columns (`decoders`). The payload is there only for messages that the sink decodes, and for
@@ -25,7 +26,14 @@ from typing import Final
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import DataType, DateType, StructField, StructType
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DateType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from semel.pipeline.column_decoding import BAD_TYPE, ColumnDecoding, decoding_of, decompressed
 from semel.pipeline.errors import OptionError
@@ -50,6 +58,8 @@ TAKES: Final = "takes_"
 ROW: Final = "row_"
 BAD: Final = "bad_"
 PAYLOAD: Final = "payload"
+# Names that are values in Spark SQL.
+_LITERALS: Final = ("null", "true", "false")
 _ANSI: Final = "spark.sql.ansi.enabled"
 # Columns that the record has, under names that no column of a table has.
 _MESSAGE: Final = "_message_"
@@ -74,8 +84,11 @@ class TableShape:
     has_parts: bool = False
     # How the sink decodes payloads: `ArrowDecoding.to_text`. None: they are decoded before.
     decoding: str | None = None
-    # The template of topics, whose levels the sink finds then.
+    # The template of topics, whose levels the sink finds then; the decoded column with the event
+    # time; and after how many seconds a message is late.
     template: str = ""
+    event_time: str | None = None
+    late_after: float | None = None
 
     @property
     def newest_by(self) -> tuple[str, ...]:
@@ -129,7 +142,8 @@ def rows_of_tables(
     in_sink = {
         place: taken[place].alias(f"{TAKES}{place}")
         for place, decoding in enumerate(decodings)
-        if decoding.by_arrow is not None and not tables[place].needs_spark
+        if decoding.by_arrow is not None
+        and not tables[place].needs_spark(_timestamps(decoding.columns))
     }
     frame = frame.select(*base, *in_sink.values())
     frame = _with_decoded(
@@ -238,8 +252,13 @@ def _shape_in_sink(table: LandedTable, decoding: ColumnDecoding, kinds: StructTy
         StructField(each.column, DataType.fromDDL(LEVEL_TYPES[each.kind]))
         for each in table.template.named
     ]
+    own = [*levels, *decoding.columns.fields]
+    if table.event_time is not None:
+        own.append(StructField(EVENT_TIME, TimestampType()))
+    if table.late_after is not None:
+        own.append(StructField(LATE, BooleanType()))
     shared = _shared(table, kinds.names)
-    schema = _table_schema(shared, kinds, StructType([*levels, *decoding.columns.fields]))
+    schema = _table_schema(shared, kinds, StructType(own))
     _check_columns(table, schema)
     return TableShape(
         name=table.name,
@@ -252,7 +271,21 @@ def _shape_in_sink(table: LandedTable, decoding: ColumnDecoding, kinds: StructTy
         latest_by=table.latest_by,
         decoding=decoding.by_arrow.to_text(),
         template=table.template.text,
+        event_time=table.event_time,
+        late_after=table.late_after,
     )
+
+
+def _timestamps(columns: StructType) -> set[str]:
+    """The columns that an event time may be without being an expression."""
+    return {
+        each.name
+        for each in columns
+        if isinstance(each.dataType, TimestampType)
+        # `null` would be a value, and a space or a dot ends a name.
+        and each.name.isidentifier()
+        and each.name.lower() not in _LITERALS
+    }
 
 
 def _table_schema(shared: Sequence[str], kinds: StructType, own: StructType) -> StructType:

@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 from semel.pipeline.arrow_decoding import ArrowDecoding, problem_array
 from semel.pipeline.dead_letters import dead_letters_of
 from semel.pipeline.decoders.outcome import Decoded, joined
+from semel.pipeline.landing_file import EVENT_TIME
 from semel.pipeline.source_columns import COLUMNS, DATE
-from semel.pipeline.table_rows import BAD, PAYLOAD, ROW, TAKES, TableShape
+from semel.pipeline.table_rows import BAD, LATE, PAYLOAD, ROW, TAKES, TableShape
 from semel.pipeline.topic_template import parse_template
 
 # Bytes of payloads that are decoded at once. An Arrow array has at most 2 GiB.
@@ -60,6 +61,10 @@ class TableSplit:
             messages, values = messages.filter(is_good), values.filter(is_good)
         levels = self._template.arrow_columns(messages.column("topic").combine_chunks())
         own = levels | dict(zip(values.type.names, values.flatten(), strict=True))
+        if self._shape.event_time is not None:
+            own[EVENT_TIME] = own[self._shape.event_time]
+        if self._shape.late_after is not None:
+            own[LATE] = _is_late(own[EVENT_TIME], messages.column("received"), self._shape)
         return self._columns(messages, own), self._letters(bad)
 
     def _columns(self, rows: pa.Table, own: dict[str, pa.Array]) -> pa.Table:
@@ -68,6 +73,14 @@ class TableSplit:
 
     def _letters(self, rows: pa.Table) -> pa.Table:
         return dead_letters_of(rows, self._bad, self._shape, self._stream)
+
+
+def _is_late(event_time: pa.Array, received: pa.ChunkedArray, shape: TableShape) -> pa.Array:
+    """Whether messages were received more than some seconds after their event time."""
+    assert shape.late_after is not None
+    # Compared with `received`, which is a plausible time: a difference to any time can overflow.
+    latest = pc.subtract(received.cast(pa.int64()), round(shape.late_after * 1_000_000))
+    return pc.less(event_time.cast(pa.int64()), latest)
 
 
 def _without_nulls(rows: pa.Table, name: str) -> pa.Table:
