@@ -12,7 +12,7 @@ import pytest
 
 from semel.pipeline import files
 from semel.pipeline.errors import TableError
-from semel.pipeline.files import REPEATED, UNIQUE, DataFile, TableLayout, in_utc, write_files
+from semel.pipeline.files import REPEATED, UNIQUE, DataFile, TableLayout, as_in_delta, write_files
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -186,9 +186,18 @@ def test_a_row_group_of_nulls_does_not_hide_the_bounds_of_the_others(
 
 def test_moments_of_another_zone_become_utc() -> None:
     there = pa.array([NOON], pa.timestamp("us", tz="Europe/Vienna"))
-    found = in_utc(pa.table({"a": there}))
+    found = as_in_delta(pa.table({"a": there}))
     assert found.schema.field("a").type == pa.timestamp("us", tz="UTC")
     assert found.column("a").to_pylist() == [NOON]
+
+
+def test_columns_of_files_are_nullable_whatever_the_query_promises(tmp_path: Path) -> None:
+    fields = [pa.field("a", pa.int64(), nullable=False), pa.field("b", pa.string())]
+    table = pa.table({"a": [1, 2], "b": ["x", None]}, schema=pa.schema(fields))
+    (found,) = write_files(table.to_batches(), TableLayout(str(tmp_path)))
+    written = pq.read_table(tmp_path / found.path)
+    assert [each.nullable for each in written.schema] == [True, True]
+    assert written.to_pylist() == table.to_pylist()
 
 
 def test_memory_is_bounded_by_writing_the_largest_partition(

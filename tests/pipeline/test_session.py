@@ -78,6 +78,10 @@ def test_the_session_has_the_settings_of_a_quiet_local_one(spark: "SparkSession"
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.catalogImplementation") == "in-memory"
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    assert context.getConf().get("spark.buffer.size") == "1048576"
+    properties = getattr(spark._jvm, "java.lang.System")
+    assert properties.getProperty("arrow.enable_unsafe_memory_access") == "true"
+    assert properties.getProperty("arrow.enable_null_check_for_get") == "false"
     # Spark's default, on which watermarks depend.
     assert spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled") == "true"
     warehouse = spark.conf.get("spark.sql.warehouse.dir")

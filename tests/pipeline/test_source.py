@@ -19,7 +19,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from semel.mqtt.properties import Properties
 from semel.pipeline.errors import DataLoss, OptionError, PipelineError
-from semel.pipeline.source_columns import COLUMNS
+from semel.pipeline.source_columns import COLUMNS, NEVER_NULL
 from semel.pipeline.source_partitions import SegmentPartition
 from semel.store import segment_writer
 from semel.store.reading import NodeRecord
@@ -644,7 +644,7 @@ def test_a_column_that_the_record_has_not_is_refused(
 def test_option_columns_makes_the_schema_and_agrees_with_one_that_is_given(tmp_path: Path) -> None:
     write(tmp_path, 1, 40)
     source = source_of(tmp_path, columns="topic,seq,node")
-    assert source.schema() == "topic string, seq bigint, node string"
+    assert source.schema() == "topic string NOT NULL, seq bigint NOT NULL, node string NOT NULL"
     found, _ = batch_read(tmp_path, "topic", "seq", "node", columns="topic,seq,node")
     assert rows_of(found) == rows("n1", 1, 40)
     for make in (source.reader, source.streamReader):
@@ -662,6 +662,29 @@ def test_a_column_that_may_not_be_null_is_taken(tmp_path: Path) -> None:
     columns = StructType().add("user_name", StringType(), nullable=False)
     with pytest.raises(OptionError, match="column user_name of the record may be null"):
         source_of(tmp_path).reader(columns)
+
+
+def test_nulls_where_no_record_has_them_are_an_error_that_names_the_column(tmp_path: Path) -> None:
+    write(tmp_path, 1, 3)
+    columns = spark_schema()
+    for column in columns:
+        column.nullable = column.name not in NEVER_NULL
+
+    def read() -> list[dict[str, Any]]:
+        reader = source_of(tmp_path).reader(columns)
+        (partition,) = reader.partitions()
+        return [row for batch in reader.read(partition) for row in batch.to_pylist()]
+
+    assert len(read()) == 3
+    (segment,) = (tmp_path / STREAM / "n1").glob("*.parquet")
+    table = pq.read_table(segment)
+    place = table.column_names.index("topic")
+    nulls = pa.array(["t", None, "t"])
+    pq.write_table(table.set_column(place, "topic", nulls), segment, store_schema=False)
+    with pytest.raises(
+        PipelineError, match="stream all, node n1: column topic of a segment has nulls"
+    ):
+        read()
 
 
 # --- batch reads ----------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ class FileWriter:
         """Add rows, which all have the same columns."""
         if not rows.num_rows:
             return
-        for key, part in _parts(in_utc(rows), self._layout.partition_by):
+        for key, part in _parts(as_in_delta(rows), self._layout.partition_by):
             self._buffers.setdefault(key, []).append(part)
             self._sizes[key] = self._sizes.get(key, 0) + part.nbytes
         while sum(self._sizes.values()) > self._buffer_bytes:
@@ -155,8 +155,13 @@ def new_part(
     return [replace(each, partition=file.partition) for each in rest]
 
 
-def in_utc(table: pa.Table) -> pa.Table:
-    """The same timestamps with time zone UTC, the only one that Delta has."""
+def as_in_delta(table: pa.Table) -> pa.Table:
+    """The same rows as tables have them: nullable columns, and UTC, the only time zone of Delta.
+
+    So all files of a table have the same schema, whether a query or a compaction has written them.
+    """
+    schema = pa.schema([field.with_nullable(True) for field in table.schema])
+    table = pa.Table.from_arrays(table.columns, schema=schema)
     for place, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type) and field.type.tz not in (None, "UTC"):
             kind = pa.timestamp(field.type.unit, tz="UTC")
