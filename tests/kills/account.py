@@ -175,10 +175,14 @@ class Verdict:
     def describe(self, *, every_pair: bool = False) -> str:
         """The table, and the first faults of each kind."""
         lines = table(self.pairs if every_pair else self.by_taker())
+        return "\n".join([*lines, *self.fault_lines()])
+
+    def fault_lines(self) -> list[str]:
+        """The first faults of each kind."""
+        lines: list[str] = []
         for kind, found in self.faults.items():
-            lines += ["", f"{kind}: {len(found)}"]
-            lines += [f"  {text}" for text in found[:SHOWN]]
-        return "\n".join(lines)
+            lines += ["", f"{kind}: {len(found)}", *(f"  {text}" for text in found[:SHOWN])]
+        return lines
 
 
 def table(pairs: Iterable[Pair]) -> list[str]:

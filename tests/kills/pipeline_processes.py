@@ -1,12 +1,14 @@
 """`semel land` and `semel ingest` in processes of their own, killed in part or as a whole.
 
 A landing is a tree: the driver, which is Python, the JVM that it starts, the Python workers of
-that, and the process that maintains the table. These have process groups of their own. All of them
-are in one session, by which they are found also when the driver is no more.
+that, and the process that maintains the table. These have process groups of their own, and the last
+has a session of its own. All of them have a variable of their environment in common, by which they
+are found also when the driver is no more.
 """
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from semel.processes import list_processes
 from tests.kills.brokers import STREAM, Broker
 
 # Generous: it only ends what would hang. Spark takes 10 seconds to start, and a minute on a
@@ -27,24 +30,22 @@ DRIVER = "driver"
 JVM = "jvm"
 WORKERS = "workers"
 MAINTENANCE = "maintenance"
+# The variable with which all processes of a landing begin.
+MARK = "TEST_LANDING"
 WAYS = (TREE, DRIVER, JVM, WORKERS, MAINTENANCE)
 
 
-def members(session: int) -> dict[int, str]:
-    """The processes of a session that still run, with their command lines."""
+def members(mark: str) -> dict[int, str]:
+    """The processes that have this mark and still run, with their command lines."""
     found = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
+    line = f"{MARK}={mark}".encode()
+    for pid in list_processes():
         try:
-            # The name, in brackets, may have anything in it; state, parent, group, session follow.
-            stat = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-            if int(stat[3]) != session or stat[0] in "ZX":
-                continue
-            command = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ")
+            if line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+                found[pid] = command.decode(errors="replace")
         except OSError:
             continue
-        found[int(name)] = command.decode(errors="replace")
     return found
 
 
@@ -54,24 +55,23 @@ def kill(pids: list[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-class Landing:
-    """One run of `semel land`, or of a command of it such as `retry`.
+class SparkProcess:
+    """A program that runs Spark.
 
     What it says goes to files, so that there is no pipe to fill.
     """
 
-    def __init__(
-        self, folder: Path, number: int, arguments: list[str], command: tuple[str, ...] = ()
-    ) -> None:
-        self.said = folder / f"land-{number}.jsonl"
-        self.log = folder / f"land-{number}.log"
+    def __init__(self, folder: Path, name: str, arguments: list[str]) -> None:
+        self.said = folder / f"{name}.jsonl"
+        self.log = folder / f"{name}.log"
         temporary = folder / "tmp"
         temporary.mkdir(exist_ok=True)
         # What a killed Spark leaves behind is to go with the folder.
         environment = {**os.environ, "TMPDIR": str(temporary), "SPARK_LOCAL_DIRS": str(temporary)}
+        self.mark = environment[MARK] = secrets.token_hex(8)
         with self.said.open("wb") as said, self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "semel", "land", *command, "--json", *arguments],
+                [sys.executable, "-m", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=log,
@@ -79,10 +79,6 @@ class Landing:
                 start_new_session=True,
             )
         self.started = time.monotonic()
-
-    @property
-    def session(self) -> int:
-        return self.process.pid
 
     def events(self) -> list[dict[str, Any]]:
         """All that it has told, by whole lines."""
@@ -93,23 +89,18 @@ class Landing:
     def count(self, kind: str) -> int:
         return sum(event["event"] == kind for event in self.events())
 
-    def ready_seconds(self) -> float:
-        """How long it took until it was ready, which it is."""
-        moments = {each["event"]: datetime.fromisoformat(each["at"]) for each in self.events()}
-        return (moments["ready"] - moments["starting"]).total_seconds()
-
     def is_alive(self) -> bool:
         return self.process.poll() is None
 
     def targets(self, way: str) -> list[int]:
         """Whom a kill of this way is for, of those that run now."""
-        running = members(self.session)
+        running = members(self.mark)
         java = [pid for pid, command in running.items() if "org.apache.spark" in command]
         if way == TREE:
             # Who would note that a batch is done comes first: else it has the longest time for it.
             return sorted(running, key=lambda pid: pid not in java)
         if way == DRIVER:
-            return [self.session]
+            return [self.process.pid]
         if way == JVM:
             return java
         maintaining = [
@@ -117,18 +108,18 @@ class Landing:
         ]
         if way == MAINTENANCE:
             return maintaining
-        return [pid for pid in running if pid not in (self.session, *java, *maintaining)]
+        return [pid for pid in running if pid not in (self.process.pid, *java, *maintaining)]
 
     def finish_tree(self) -> None:
         """Kill whatever of the tree was born meanwhile."""
-        while left := members(self.session):
+        while left := members(self.mark):
             kill(list(left))
             time.sleep(0.001)
             self.process.poll()
 
     def survivors(self) -> list[int]:
         self.process.poll()
-        return list(members(self.session))
+        return list(members(self.mark))
 
     def tail(self) -> str:
         lines = self.said.read_text(errors="replace").splitlines()[-5:]
@@ -137,6 +128,22 @@ class Landing:
     def end(self) -> None:
         self.finish_tree()
         self.process.wait()
+
+
+class Landing(SparkProcess):
+    """One run of `semel land`, or of a command of it such as `retry`."""
+
+    def __init__(
+        self, folder: Path, number: int, arguments: list[str], command: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(
+            folder, f"land-{number}", ["semel", "land", *command, "--json", *arguments]
+        )
+
+    def ready_seconds(self) -> float:
+        """How long it took until it was ready, which it is."""
+        moments = {each["event"]: datetime.fromisoformat(each["at"]) for each in self.events()}
+        return (moments["ready"] - moments["starting"]).total_seconds()
 
 
 class Recorder(Broker):

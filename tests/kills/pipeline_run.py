@@ -189,9 +189,7 @@ class Result:
         lines += [f"said {times} times: {text}" for text, times in self.sentences.items()]
         for name, own in self.counts.verdicts.items():
             lines += ["", f"node {name}", *own.describe().split("\n\n")[0].splitlines()]
-        for kind, found in self.verdict.faults.items():
-            lines += ["", f"{kind}: {len(found)}", *(f"  {text}" for text in found[:10])]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.verdict.fault_lines()])
 
 
 class Publishers(Driver):
@@ -604,7 +602,7 @@ class Run:
         until = time.monotonic() + PATIENCE
         while left := landing.survivors():
             if time.monotonic() > until:
-                found = processes.members(landing.session)
+                found = processes.members(landing.mark)
                 self.result.verdict.blame("left behind", f"{[found.get(pid) for pid in left]}")
                 return
             time.sleep(0.05)

@@ -179,9 +179,7 @@ class TablesResult:
     def describe(self) -> str:
         lines = [f"{name}: {value}" for name, value in self.summary().items()]
         lines += [f"said {times} times: {text}" for text, times in self.sentences.items()]
-        for kind, found in self.verdict.faults.items():
-            lines += ["", f"{kind}: {len(found)}", *(f"  {text}" for text in found[:10])]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.verdict.fault_lines()])
 
 
 class TablesRun:
@@ -539,7 +537,7 @@ class TablesRun:
         until = time.monotonic() + processes.PATIENCE
         while left := landing.survivors():
             if time.monotonic() > until:
-                found = processes.members(landing.session)
+                found = processes.members(landing.mark)
                 self.result.verdict.blame("left behind", f"{[found.get(pid) for pid in left]}")
                 return
             time.sleep(0.05)

@@ -546,6 +546,34 @@ def test_a_process_beside_a_landing_disturbs_no_commit(address: str) -> None:
 
 
 def test_kills_at_any_moment_lose_no_row_and_double_none(address: str) -> None:
+AUTOGROUP = Path("/proc/self/autogroup")
+
+
+@pytest.mark.parametrize("of_its_own", [True, False])
+def test_everything_else_gets_the_processor_before_maintenance(of_its_own: bool) -> None:
+    """In a session of its own, also if the kernel shares the processor among sessions first."""
+    before = AUTOGROUP.read_text() if AUTOGROUP.exists() else None
+    command = [sys.executable, "-m", "semel.pipeline.maintenance"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, start_new_session=of_its_own
+    ) as process:  # It waits for its task.
+        try:
+            deadline = time.monotonic() + 60
+            while os.getpriority(os.PRIO_PROCESS, process.pid) != 19:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            if before is not None and of_its_own:
+                autogroup = Path(f"/proc/{process.pid}/autogroup")
+                while not autogroup.read_text().endswith(" nice 19\n"):
+                    assert time.monotonic() < deadline, autogroup.read_text()
+                    time.sleep(0.01)
+        finally:
+            process.kill()
+    # Nobody else's session is touched.
+    assert before is None or AUTOGROUP.read_text() == before
+
+
+@pytest.mark.long
     chance = random.Random(12)
     table = Table(address)
     land_seqs(address, 1, 4000, table=table, size=500)

@@ -69,6 +69,7 @@ _LOG_FILE: Final = re.compile(r"([0-9]{20})\.(json|crc|checkpoint.*|[0-9]{20}\.c
 _ENTRY: Final = re.compile(r"([0-9]{20})\.json")
 _CHECKPOINT: Final = re.compile(r"([0-9]{20})\.checkpoint\.parquet")
 NICENESS: Final = 19
+AUTOGROUP: Final = Path("/proc/self/autogroup")
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -419,9 +420,19 @@ def _since(began: float) -> float:
 # --- the process ----------------------------------------------------------------------------------
 
 
+def lower_priority() -> None:
+    """Give everything else the processor first. Expects to be the leader of its own session."""
+    os.nice(NICENESS)
+    # Linux may share the processor among sessions first (autogroup), and then niceness counts only
+    # within a session. A session's own niceness is in this file; a container may not permit it.
+    if os.getsid(0) == os.getpid():
+        with suppress(OSError):
+            AUTOGROUP.write_text(str(NICENESS))
+
+
 def main() -> None:
     """Run the pass that the object on standard input describes."""
-    os.nice(NICENESS)
+    lower_priority()
     pa.set_cpu_count(1)
     given = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_input, daemon=True).start()

@@ -261,8 +261,9 @@ class Maintenance:
                 stdout=subprocess.PIPE,
                 text=True,
                 env=environment_for_python(os.environ),
-                # Ctrl-C goes to the landing, which then ends this process.
-                process_group=0,
+                # Ctrl-C goes to the landing, which then ends this process. Its priority is that of
+                # its session.
+                start_new_session=True,
             )
         except OSError as problem:
             return f"its process cannot be started: {problem}", False
