@@ -46,7 +46,9 @@ IN_PROCESS := tests/mqtt tests/peers tests/store \
         %_live.py,$(wildcard tests/broker/test_*.py)) \
     $(wildcard tests/client/test_core*.py tests/test_*.py) \
     tests/simulation
-SPARK := tests/pipeline tests/up \
+# Files with few long tests come first, so that no worker is left with one at the end.
+SPARK_FIRST := $(patsubst %,tests/pipeline/test_%.py,pipeline_kills cluster land_command session \
+    probe_cluster maintenance object_store) tests/up/test_up.py tests/up/test_readme.py \
     $(patsubst %,tests/cli/test_%.py,demo doctor lake land sql tables up)
 WITHOUT_SPARK := $(SPARK:%=--ignore=%)
 
@@ -234,7 +236,7 @@ bridge-kills: $(WHEEL_INSTALLED) ## Kill two brokers and a bridge again and agai
 	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.bridge_kills $(ARGS)
 
 .PHONY: pipeline-kills
-pipeline-kills: $(WHEEL_INSTALLED) ## Kill everything from broker to Spark again and again (ARGS=--landing)
+pipeline-kills: $(WHEEL_INSTALLED) ## Kill everything from broker to Spark again and again (ARGS=--landing, --back)
 	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.pipeline_kills $(ARGS)
 
 .PHONY: coverage
@@ -243,6 +245,8 @@ coverage: $(TOOLS) ## Check that each core module is covered by its own test fil
 
 LONG := test-without-epoll coverage schedules histories client-schedules simulate connection-floods kills client-kills \
     ingest-kills bridge-kills pipeline-kills fuzz mutants probe-mutants probe-brokers \
+	$(if $(ARGS),,env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.pipeline_kills --landing --kills 30)
+	$(if $(ARGS),,env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.pipeline_kills --back --kills 20)
     probe-clients
 
 .PHONY: test-long
