@@ -13,6 +13,7 @@ two messages.
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -187,6 +188,8 @@ class Run:
         self.driver.pace = {NAME: 0}
         self.cutter: Cutter | None = None
         self.process: subprocess.Popen[str] | None = None
+        # Whether a kill has hit a client that had a message and had not acknowledged it.
+        self.has_hit_work = False
 
     def __call__(self) -> Result:
         began = time.monotonic()
@@ -253,7 +256,7 @@ class Run:
     def strike(self) -> None:
         """Let a client live for a while, and kill it."""
         process = self.start()
-        if self.random.random() < self.plan.starting:
+        if self.has_hit_work and self.random.random() < self.plan.starting:
             time.sleep(self.random.random())
         else:
             before = len(self.known.begun)
@@ -261,10 +264,27 @@ class Run:
             time.sleep(self.random.random() * self.plan.load)
         if self.random.random() < self.plan.broker:
             self.restart_broker()
+        if not self.has_hit_work:
+            self.stop_at_work(process)
+            self.has_hit_work = True
         self.kill(process)
         self.result.kills += 1
         if self.plan.spoil is not None:
             self.plan.spoil(self.outbox)
+
+    def stop_at_work(self, process: subprocess.Popen[str]) -> None:
+        """Stop a client that has a message and has not acknowledged it: it must get it again."""
+
+        def stopped_at_work() -> bool:
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            self.look()
+            if {key for key, _ in self.known.got} > self.known.done:
+                return True
+            process.send_signal(signal.SIGCONT)
+            return False
+
+        self.wait(stopped_at_work, "it acknowledges each message at once")
 
     def kill(self, process: subprocess.Popen[str]) -> None:
         assert process.poll() is None, f"it has ended by itself:\n{self.tail()}"

@@ -30,6 +30,8 @@ SAMPLE = (
     "refuses-connect-from-server",
 )
 AT_ONCE = 16
+# Seconds that a client may take to answer, once more, on a busy machine.
+PATIENCE = 30.0
 
 
 @dataclass(frozen=True)
@@ -122,16 +124,31 @@ def command(mutant: str = "") -> tuple[str, ...]:
     return (sys.executable, str(PROGRAM), *PLACEHOLDERS, "--mutant", mutant)
 
 
-async def examine(mutant: Mutant, gate: asyncio.Semaphore) -> ExaminationReport:
+async def examine(
+    mutant: Mutant, gate: asyncio.Semaphore, timeout: float = 5.0
+) -> ExaminationReport:
     cases = select_client_cases(only=(*mutant.only.split(), *SAMPLE))
     async with gate:
         examination = ClientExamination(
-            [ClientSubject(command(mutant.name), timeout=5.0)],
+            [ClientSubject(command(mutant.name), timeout=timeout)],
             versions=[mutant.version],
             cases=cases,
         )
         await examination.run()
-    return examination.report()
+    report = examination.report()
+    if timeout < PATIENCE and not full(mutant.blamed) <= violated_statements(report):
+        # On a busy machine three runs of a case may not agree: it is undecided.
+        return await examine(mutant, gate, PATIENCE)
+    return report
+
+
+def violated_statements(report: ExaminationReport) -> set[str]:
+    return {
+        statement
+        for outcome in report.outcomes
+        if outcome.verdict == VIOLATED
+        for statement in outcome.statements
+    }
 
 
 async def examine_all() -> dict[str, ExaminationReport]:
@@ -155,12 +172,7 @@ def test_each_mutant_is_caught_and_blamed_on_the_right_statements(
     mutant: Mutant, reports: dict[str, ExaminationReport]
 ) -> None:
     report = reports[mutant.name]
-    violated = {
-        statement
-        for outcome in report.outcomes
-        if outcome.verdict == VIOLATED
-        for statement in outcome.statements
-    }
+    violated = violated_statements(report)
     shown = [(each.case, each.found) for each in report.outcomes if each.verdict == VIOLATED]
     assert full(mutant.blamed) <= violated, shown
     assert violated <= full(mutant.blamed) | full(mutant.also), shown
