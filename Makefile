@@ -18,8 +18,8 @@ BRIDGE_SEEDS ?= 5000
 # Processes that share a run of the suite. Tests of processes wait much, so that two processors can
 # serve three. ARGS="-n0 -s" runs it in one, with its output.
 WORKERS ?= 3
-# Each of these starts a Spark of its own.
-SPARK_WORKERS ?= 2
+# Each of these starts a Spark of its own. They wait much, too: for Spark to start, and to be killed.
+SPARK_WORKERS ?= 3
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -50,6 +50,8 @@ IN_PROCESS := tests/mqtt tests/peers tests/store \
 SPARK_FIRST := $(patsubst %,tests/pipeline/test_%.py,pipeline_kills cluster land_command session \
     probe_cluster maintenance object_store) tests/up/test_up.py tests/up/test_readme.py \
     $(patsubst %,tests/cli/test_%.py,demo doctor lake land sql tables up)
+SPARK := $(SPARK_FIRST) \
+    $(filter-out $(SPARK_FIRST),$(wildcard tests/pipeline/test_*.py tests/up/test_*.py))
 WITHOUT_SPARK := $(SPARK:%=--ignore=%)
 
 # What the suite must cover to the last branch. The broker's network shell runs in processes of
@@ -104,7 +106,12 @@ test-without-epoll: $(WHEEL_INSTALLED) ## Test the broker's network as on a syst
 .PHONY: test-spark
 test-spark: $(WHEEL_INSTALLED) ## Run the tests of the pipeline, on the installed wheel
 	@# A file whose test ends its process is begun again; once is enough.
-	$(COMPILED) -m pytest -n $(SPARK_WORKERS) --dist loadfile --max-worker-restart 1 $(SPARK) $(ARGS)
+	$(COMPILED) -m pytest -n $(SPARK_WORKERS) --dist loadfile --no-loadscope-reorder \
+	    --max-worker-restart 1 -m "not long" $(SPARK) $(ARGS)
+
+.PHONY: test-spark-long
+test-spark-long: $(WHEEL_INSTALLED) ## Run those tests of the pipeline that take long
+	$(COMPILED) -m pytest -n $(SPARK_WORKERS) -m long $(SPARK) $(ARGS)
 
 .PHONY: check
 check: $(TOOLS) ## Check format, lint, types, the import graph and security
@@ -238,15 +245,15 @@ bridge-kills: $(WHEEL_INSTALLED) ## Kill two brokers and a bridge again and agai
 .PHONY: pipeline-kills
 pipeline-kills: $(WHEEL_INSTALLED) ## Kill everything from broker to Spark again and again (ARGS=--landing, --back)
 	env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.pipeline_kills $(ARGS)
+	$(if $(ARGS),,env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.pipeline_kills --landing --kills 30)
+	$(if $(ARGS),,env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.pipeline_kills --back --kills 20)
 
 .PHONY: coverage
 coverage: $(TOOLS) ## Check that each core module is covered by its own test file
 	env $(SOURCES) .venv/bin/python -m tests.long.coverage
 
-LONG := test-without-epoll coverage schedules histories client-schedules simulate connection-floods kills client-kills \
+LONG := test-spark-long test-without-epoll coverage schedules histories client-schedules simulate connection-floods kills client-kills \
     ingest-kills bridge-kills pipeline-kills fuzz mutants probe-mutants probe-brokers \
-	$(if $(ARGS),,env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.pipeline_kills --landing --kills 30)
-	$(if $(ARGS),,env -u PYTHONPATH .venv-wheel/bin/python -m tests.long.pipeline_kills --back --kills 20)
     probe-clients
 
 .PHONY: test-long

@@ -585,6 +585,7 @@ def test_a_small_demo_holds_and_leaves_nothing_behind(tmp_path: Path) -> None:
     assert left_of(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_demo_with_a_message_that_comes_twice_does_not_hold(tmp_path: Path) -> None:
     """Somebody publishes a copy of a device's message: the reconciliation must find it."""
     pytest.importorskip("pyarrow")

@@ -90,6 +90,7 @@ def test_the_workers_of_a_cluster_land_what_two_brokers_keep(tmp_path: Path) -> 
     )
 
 
+@pytest.mark.long
 def test_a_lake_that_workers_do_not_share_is_refused_and_the_rows_land_later(
     tmp_path: Path,
 ) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from deltalake import DeltaTable
 
 from semel.store.sealing import environment_for_python
@@ -157,6 +158,7 @@ def starved(folder: Path, times: int) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
+@pytest.mark.long
 def test_a_worker_that_starts_too_slowly_is_started_again(tmp_path: Path) -> None:
     write_messages(tmp_path / "root", "all", "n1", 1, 100)
     slow = tmp_path / "slow"

@@ -501,6 +501,7 @@ def test_work_that_another_program_overtakes_is_told_and_done_next_time(
 # --- beside a landing -----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_of_many_small_batches_few_files_and_few_log_entries_are_left(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -545,7 +546,6 @@ def test_a_process_beside_a_landing_disturbs_no_commit(address: str) -> None:
     assert "failed" not in actions(events)
 
 
-def test_kills_at_any_moment_lose_no_row_and_double_none(address: str) -> None:
 AUTOGROUP = Path("/proc/self/autogroup")
 
 
@@ -574,6 +574,7 @@ def test_everything_else_gets_the_processor_before_maintenance(of_its_own: bool)
 
 
 @pytest.mark.long
+def test_kills_at_any_moment_lose_no_row_and_double_none(address: str) -> None:
     chance = random.Random(12)
     table = Table(address)
     land_seqs(address, 1, 4000, table=table, size=500)

@@ -108,6 +108,7 @@ class Place:
 NODES = 20
 
 
+@pytest.mark.long
 def test_a_batch_takes_one_listing_of_the_root_however_many_nodes_it_has(
     spark: SparkSession, store: Store, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable
 
 from semel import standard
@@ -29,6 +30,7 @@ codec = "{python} -c pass"
 """
 
 
+@pytest.mark.long
 def test_each_subject_is_examined_by_a_worker_and_its_verdicts_are_in_the_table(
     tmp_path: Path,
 ) -> None:
