@@ -18,7 +18,13 @@ from semel.pipeline.maintenance import Task, run_pass
 from semel.pipeline.maintenance_process import Maintenance, Policy
 from semel.pipeline.settings import LandSettings
 from semel.pipeline.table_options import TableOptions
-from semel.pipeline.table_reading import appended_files, partitions_of, read_files, schema_of
+from semel.pipeline.table_reading import (
+    appended_files,
+    open_version,
+    partitions_of,
+    read_files,
+    schema_of,
+)
 from semel.pipeline.table_retention import remove_expired
 from semel.settings import SettingsError
 from tests.pipeline.landing_rows import land_seqs
@@ -190,10 +196,11 @@ def test_a_stream_reads_what_was_appended_though_retention_has_removed_it(addres
     assert done is not None
     land_seqs(address, 61, 65, day=2)
     options = TableOptions(address)
+    table = open_version(options)
     # A query that has read the rows, and one that has not.
-    assert appended_files(options, last + 1, done.version) == []
-    assert len(appended_files(options, last + 1, done.version + 1)) == 1
-    files = appended_files(options, 1, done.version + 1)
+    assert appended_files(options, table, last + 1, done.version) == []
+    assert len(appended_files(options, table, last + 1, done.version + 1)) == 1
+    files = appended_files(options, table, 1, done.version + 1)
     assert len(files) == 13
     schema = schema_of(DeltaTable(address))
     (partition,) = partitions_of(files)

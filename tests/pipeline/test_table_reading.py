@@ -293,11 +293,12 @@ def test_a_log_that_was_cleaned_up_is_a_loss(tmp_path: Path) -> None:
     for number in range(3):
         append(tmp_path / "t", number)
     options = TableOptions(str(tmp_path / "t"))
-    assert len(appended_files(options, 1, 2)) == 2
+    table = open_version(options)
+    assert len(appended_files(options, table, 1, 2)) == 2
     DeltaTable(tmp_path / "t").create_checkpoint()
     (tmp_path / "t" / "_delta_log" / f"{1:020}.json").unlink()
     with pytest.raises(DataLoss, match="log entry of version 1, which this query still needs"):
-        appended_files(options, 1, 2)
+        appended_files(options, table, 1, 2)
 
 
 # --- values and options ---------------------------------------------------------------------------

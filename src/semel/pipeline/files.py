@@ -524,6 +524,19 @@ class TableFolder:
         remote = self._remote if self.local is None else None
         return pq.ParquetFile(place, filesystem=remote, page_checksum_verification=verify)
 
+    def row_groups(self, path: str, filters: Any, schema: pa.Schema) -> list[int]:
+        """The row groups of a file that may have rows for which an expression is true.
+
+        By Parquet's statistics. `schema` has the columns of the expression. Raises OSError.
+        """
+        # Few programs need it.
+        import pyarrow.dataset as ds
+
+        place = f"{self._path}/{path}" if self.local is None else str(self.local / path)
+        remote = fs.LocalFileSystem() if self.local is not None else self._remote
+        fragment = ds.ParquetFileFormat().make_fragment(place, remote)
+        return [group.id for group in fragment.subset(filters, schema).row_groups]
+
     def read(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of a file, without partition columns; or some columns of them."""
         try:

@@ -6,7 +6,7 @@ partitions are named as Hive names them, because Spark takes the values from the
 is read by `format("semel_delta")`, with the same rows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -31,33 +31,40 @@ def read_table(
     *,
     version: int | None = None,
     timestamp: datetime | None = None,
+    filters: Sequence[Any] = (),
 ) -> "DataFrame":
     """A version of a Delta table as a DataFrame: the current one, or as of a version or a time.
 
-    Raises TableError and OptionError.
+    `filters` are comparisons such as `("date", ">=", "2026-03-01")` that must all be true, or lists
+    of these, of which one must be: files without such rows are not even opened. Raises TableError
+    and OptionError.
     """
     # These import pyspark and deltalake.
+    from semel.pipeline.table_filters import bind_filters, filters_as_text
     from semel.pipeline.table_options import parse_table_options
     from semel.pipeline.table_reading import live_files, open_version, schema_of
 
-    given = {"path": path}
+    given = {"path": path, "filters": filters_as_text(filters)}
     if version is not None:
         given["version"] = str(version)
     if timestamp is not None:
         given["timestamp"] = timestamp.isoformat()
     options = parse_table_options(given)
     table = open_version(options)
-    files = live_files(table)
+    bound = bind_filters(options.filters, schema_of(table))
+    files = live_files(table, bound)
     folder = local_folder(options.path)
     if folder is None or not all(is_native(each) for each in files) or PATTERN & set(str(folder)):
         # The same version, even if another one is committed meanwhile.
-        chosen = {"path": options.path, "version": str(table.version())}
+        chosen = {**given, "path": options.path, "version": str(table.version())}
+        chosen.pop("timestamp", None)
         return spark.read.format("semel_delta").options(**chosen).load()
     if not files:
         return spark.createDataFrame([], schema_of(table))
     with _listed_by_driver(spark):
         reader = spark.read.schema(schema_of(table)).option("basePath", str(folder))
-        return reader.parquet(*(str(folder / each.path) for each in files))
+        frame = reader.parquet(*(str(folder / each.path) for each in files))
+    return frame if bound is None else frame.where(bound.condition())
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Final
 from semel.pipeline.errors import OptionError
 from semel.pipeline.lake_address import local_folder, split_address
 from semel.pipeline.source_options import boolean, near
+from semel.pipeline.table_filters import Filters, parse_filters
 from semel.store.roots import without_secrets
 
 KNOWN: Final = (
@@ -17,6 +18,7 @@ KNOWN: Final = (
     "startingVersion",
     "skipChangeCommits",
     "maxVersionsPerBatch",
+    "filters",
 )
 LATEST: Final = "latest"
 
@@ -34,6 +36,8 @@ class TableOptions:
     starts_at_latest: bool = False
     skip_changes: bool = False
     versions_per_batch: int | None = None
+    # Which rows to read; none: all.
+    filters: Filters = ()
 
     @property
     def shown(self) -> str:
@@ -91,6 +95,7 @@ def parse_table_options(given: Mapping[str, str]) -> TableOptions:
         starts_at_latest=starts_at_latest,
         skip_changes=boolean(values, "skipChangeCommits", False),
         versions_per_batch=_number(values, "maxVersionsPerBatch", least=1),
+        filters=parse_filters(values.get("filters", "[]")),
     )
 
 

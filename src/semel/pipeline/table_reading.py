@@ -4,7 +4,8 @@
     executors    read(partition) ─▶ record batches, with the columns of the table's schema
 
 A batch read is one version of the table. It takes no filters of Spark, for the reason that
-`MqttBatchReader` gives. `native_table` has Spark's own reader read a local table, which does.
+`MqttBatchReader` gives. Option `filters` says which rows are read: the driver chooses files by it,
+and a task row groups and rows. `native_table` has Spark's own reader read a local table.
 
 A streaming query reads the table as it is first, and then the rows that each version appends. Its
 offset is `{"version": v}`: everything up to v is done. A batch is a function of its offsets,
@@ -33,6 +34,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from semel.pipeline.errors import DataLoss, OptionError, TableError
+from semel.pipeline.table_filters import BoundFilters, bind_filters
 from semel.pipeline.table_options import TableOptions
 
 if TYPE_CHECKING:
@@ -58,11 +60,12 @@ class TableFile:
 
 
 class FilesPartition(InputPartition):
-    """Files that one task reads."""
+    """Files that one task reads, and which of their rows; None: all."""
 
-    def __init__(self, files: Sequence[TableFile]) -> None:
+    def __init__(self, files: Sequence[TableFile], filters: BoundFilters | None = None) -> None:
         super().__init__(tuple(files))
         self.files = tuple(files)
+        self.filters = filters
 
 
 # --- the table, on the driver ---------------------------------------------------------------------
@@ -107,9 +110,11 @@ def schema_of(table: "DeltaTable") -> StructType:
     return found
 
 
-def live_files(table: "DeltaTable") -> list[TableFile]:
-    """The files of a version."""
+def live_files(table: "DeltaTable", filters: BoundFilters | None = None) -> list[TableFile]:
+    """The files of a version; with filters those that may have rows for them."""
     import pyarrow as pa
+
+    from semel.pipeline.lake import dataset_of
 
     rows = pa.table(table.get_add_actions(flatten=True))
     names = table.metadata().partition_columns
@@ -118,22 +123,27 @@ def live_files(table: "DeltaTable") -> list[TableFile]:
     for at, path in enumerate(columns["path"]):
         partition = {name: columns[f"partition.{name}"][at] for name in names}
         found.append(TableFile(unquote(path), columns["size_bytes"][at] or 0, partition))
-    return found
+    if filters is None:
+        return found
+    chosen = {each.path for each in dataset_of(table).get_fragments(filters.expression())}
+    return [file for file in found if file.path in chosen]
 
 
-def partitions_of(files: Sequence[TableFile]) -> list[InputPartition]:
+def partitions_of(
+    files: Sequence[TableFile], filters: BoundFilters | None = None
+) -> list[InputPartition]:
     """Partitions of about `PARTITION_BYTES`."""
     found: list[InputPartition] = []
     gathered: list[TableFile] = []
     size = 0
     for file in files:
         if gathered and size + file.size > PARTITION_BYTES:
-            found.append(FilesPartition(gathered))
+            found.append(FilesPartition(gathered, filters))
             gathered, size = [], 0
         gathered.append(file)
         size += file.size
     if gathered:
-        found.append(FilesPartition(gathered))
+        found.append(FilesPartition(gathered, filters))
     return found
 
 
@@ -154,13 +164,27 @@ def read_files(
 
     folder = TableFolder(options.path)
     target = to_arrow_schema(schema, timezone="UTC")
+    needed, expression = target, None
+    if partition.filters is not None:
+        expression = partition.filters.expression()
+        compared = to_arrow_schema(partition.filters.columns, timezone="UTC")
+        needed = pa.schema([*target, *(each for each in compared if each.name not in target.names)])
     for file in partition.files:
         try:
             with folder.open_parquet(file.path) as opened:
                 there = set(opened.schema_arrow.names)
-                columns = [name for name in target.names if name in there]
-                for batch in opened.iter_batches(BATCH_ROWS, columns=columns):
-                    yield _complete(batch, file.partition, target)
+                columns = [name for name in needed.names if name in there]
+                groups = None
+                if expression is not None:
+                    groups = folder.row_groups(file.path, expression, needed)
+                for batch in opened.iter_batches(BATCH_ROWS, columns=columns, row_groups=groups):
+                    complete = _complete(batch, file.partition, needed)
+                    if expression is None:
+                        yield complete
+                        continue
+                    chosen = complete.filter(expression)
+                    if chosen.num_rows:
+                        yield chosen.select(target.names)
         except FileNotFoundError:
             shown = without_secrets(options.path)
             raise DataLoss(
@@ -221,8 +245,10 @@ class TableBatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         table = open_version(self._options)
-        check_schema(self._schema, schema_of(table))
-        return partitions_of(live_files(table))
+        there = schema_of(table)
+        check_schema(self._schema, there)
+        filters = bind_filters(self._options.filters, there)
+        return partitions_of(live_files(table, filters), filters)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return read_files(self._options, self._schema, partition)
@@ -242,7 +268,9 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> TableOffset:  # noqa: N802
         table = open_version(self._options)
-        check_schema(self._schema, schema_of(table))
+        there = schema_of(table)
+        check_schema(self._schema, there)
+        bind_filters(self._options.filters, there)
         if self._options.starts_at_latest:
             return {"version": table.version()}
         start = self._options.starting_version
@@ -277,8 +305,12 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first > last:
             return []
         if start["version"] == NOTHING and self._options.starting_version is None:
-            return partitions_of(live_files(open_version(self._options, last)))
-        return partitions_of(appended_files(self._options, first, last))
+            table = open_version(self._options, last)
+            filters = bind_filters(self._options.filters, schema_of(table))
+            return partitions_of(live_files(table, filters), filters)
+        table = open_version(self._options)
+        filters = bind_filters(self._options.filters, schema_of(table))
+        return partitions_of(appended_files(self._options, table, first, last), filters)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return read_files(self._options, self._schema, partition)
@@ -290,13 +322,14 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = None
 
 
-def appended_files(options: TableOptions, first: int, last: int) -> list[TableFile]:
+def appended_files(
+    options: TableOptions, table: "DeltaTable", first: int, last: int
+) -> list[TableFile]:
     """The files that versions have added. Raises DataLoss, or TableError for changed rows."""
     from semel.pipeline.delta_log import RETENTION, DeltaLog
     from semel.store.roots import open_root
 
     log = DeltaLog(open_root(options.path))
-    table = open_version(options)
     kinds = {field.name: field.dataType.typeName() for field in schema_of(table).fields}
     found: list[TableFile] = []
     for version in range(first, last + 1):
