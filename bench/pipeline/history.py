@@ -39,6 +39,8 @@ from bench.pipeline.typed import measured
 from semel.pipeline.settings import LandSettings
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from semel.pipeline.files import DataFile
 
 HISTORY: Final = "history"
@@ -73,7 +75,9 @@ SPANS: Final = (ONE_DAY, YEAR)
 SQL: Final = "semel sql"
 POLARS: Final = "Polars"
 SPARK: Final = "read_table"
-ENGINES: Final = (SQL, POLARS, SPARK)
+FILTERED: Final = "read_table, filters"
+FORMAT: Final = "semel_delta, filters"
+ENGINES: Final = (SQL, POLARS, SPARK, FILTERED, FORMAT)
 LAST_HOUR: Final = "last hour"
 PAST_HOUR: Final = "past hour"
 WEEK: Final = "week"
@@ -478,6 +482,32 @@ def by_spark(bench: Bench, place: Path, query: HistoryQuery) -> int:
     if query.until is not None:
         last = moment(query.until)
         rows = rows.where((sf.col("received") < last) & (sf.col("date") <= last.date()))
+    return _count(rows)
+
+
+def by_filters(bench: Bench, place: Path, query: HistoryQuery, *, native: bool) -> int:
+    """The same by filters, without the date beside the time; or by the format itself."""
+    from semel.pipeline import read_table
+    from semel.pipeline.table_filters import filters_as_text
+
+    filters: list[tuple[str, str, Any]] = []
+    if query.since_day is not None:
+        filters += [("date", ">=", query.since_day), ("date", "<", TODAY)]
+    if query.topic is not None:
+        filters.append(("topic", "=", query.topic))
+    if query.since is not None:
+        filters.append(("received", ">=", moment(query.since)))
+    if query.until is not None:
+        filters.append(("received", "<", moment(query.until)))
+    if native:
+        return _count(read_table(bench.spark, str(place), filters=filters))
+    reader = bench.spark.read.format("semel_delta").option("filters", filters_as_text(filters))
+    return _count(reader.schema("payload BINARY").load(str(place)))
+
+
+def _count(rows: "DataFrame") -> int:
+    from pyspark.sql import functions as sf
+
     found = rows.agg(sf.count("payload")).first()
     assert found is not None
     return int(found[0])
@@ -500,6 +530,8 @@ def measure_history(bench: Bench, rate: int = RATE, rounds: int = ROUNDS) -> His
             SQL: by_sql,
             POLARS: by_polars,
             SPARK: lambda place, query: by_spark(bench, place, query),
+            FILTERED: lambda place, query: by_filters(bench, place, query, native=True),
+            FORMAT: lambda place, query: by_filters(bench, place, query, native=False),
         }
         for query in builder.queries():
             for engine, run in engines.items():
