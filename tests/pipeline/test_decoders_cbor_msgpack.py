@@ -235,6 +235,9 @@ def cbor(value: dict[str, Any]) -> Decoded:
         (cbor2.undefined, "text", None),
         (UUID(int=5), "text", str(UUID(int=5))),
         (cbor2.CBORTag(55799, "self"), "text", "self"),
+        (cbor2.CBORTag(4, [-2, 1234]), "price", Decimal("12.34")),
+        (cbor2.CBORTag(4, [-100, 5 * 10**99]), "price", Decimal("0.50")),
+        (cbor2.CBORTag(4, [1 << 70, 0]), "price", Decimal(0)),
     ],
 )
 def test_tags_of_cbor(value: object, column: str, expected: object) -> None:
@@ -256,6 +259,41 @@ def test_a_huge_number_has_a_short_message() -> None:
     problem = cbor({"long": 1 << 1_000_000}).problems[0]
     assert problem.reason.endswith("found an int of 1,000,001 bits")
     assert len(cbor({"price": Decimal("1E-1000000000")}).problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("fraction", "reason"),
+    [
+        ([0, 1 << 8_000_000], "a decimal fraction of 8,000,001 bits"),
+        ([1 << 70, 1], "an exponent beyond 1,000"),
+        ([-(1 << 70), -1], "an exponent beyond 1,000"),
+        ([0.5, 1], "expected an exponent and an integer"),
+        ([1, 1, 1], "expected an exponent and an integer"),
+        ("1.5", "expected an exponent and an integer"),
+    ],
+)
+def test_a_decimal_fraction_that_fits_no_column_is_refused_at_once(
+    fraction: object, reason: str
+) -> None:
+    # Converted to a decimal, the first would take minutes.
+    tagged = cbor2.CBORTag(4, fraction)
+    problem = cbor({"price": tagged}).problems[0]
+    assert (reason in problem.reason, problem.column) == (True, "price")
+    assert not cbor({"unknown": tagged}).problems
+
+
+@pytest.mark.parametrize("mark", ["d9d9f7", "da0000d9f7", "d9d9f7d9d9f7"])
+def test_cbor_that_marks_itself_is_decoded(mark: str) -> None:
+    schema = pa.schema(
+        [("r", pa.struct([("x", pa.list_(pa.int64()))])), ("m", pa.map_(pa.string(), pa.int64()))]
+    )
+    begin = bytes.fromhex(mark)
+    inner = begin + cbor2.dumps({"x": [1, cbor2.undefined]})
+    payload = begin + b"\xa2\x61r" + inner + b"\x61m" + begin + cbor2.dumps({"k": 2})
+    decoded = decode("cbor", payload, schema=schema)
+    assert not decoded.problems
+    assert decoded.values[0].as_py() == {"r": {"x": [1, None]}, "m": [("k", 2)]}
+    assert decode("cbor", begin, schema=schema).problems[0].reason == "the payload is truncated"
 
 
 def test_indefinite_lengths_of_cbor_are_accepted() -> None:

@@ -1,9 +1,10 @@
 """CBOR (RFC 8949): one map of columns for each payload.
 
 Dates and times (tags 0, 1, 100, 1004), big numbers (2, 3), decimal fractions (4) and UUIDs (37)
-become values of columns. A value with any other tag fits no column; tag 55799, which marks CBOR
-itself, is skipped. In particular, references to shared values and strings (tags 25, 28, 29, 256)
-are not followed, because a small payload could expand to any size. `undefined` is null.
+become values of columns. Tag 55799, which marks CBOR itself, is skipped. A value with any other tag
+fits no column, nor does a decimal fraction beyond all decimals of columns. In particular,
+references to shared values and strings (tags 25, 28, 29, 256) are not followed, because a small
+payload could expand to any size. `undefined` is null.
 
 Keys of maps must be text or bytes. If a key occurs several times in a map, the last one wins.
 Indefinite lengths are accepted. Values are nested at most `DEPTH` levels deep.
@@ -11,6 +12,7 @@ Indefinite lengths are accepted. Values are nested at most `DEPTH` levels deep.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Context, Decimal
 from functools import partial
 from io import BytesIO
 from typing import Any, Final
@@ -31,7 +33,14 @@ DEPTH: Final = 128
 # Tags that cbor2 would interpret, and that no column holds: strings by reference, shared values,
 # big floats, rationals, patterns, MIME messages, IP addresses, sets, complex numbers.
 _OTHER_TAGS: Final = (5, 25, 28, 29, 30, 35, 36, 52, 54, 256, 258, 260, 261, 43000)
-_UNDEFINED_BYTE: Final = b"\xf7"
+_DECIMAL_FRACTION: Final = 4
+# Far beyond what fits a column, trailing zeros included. Python takes minutes to make a decimal of
+# an integer of a million bytes.
+_MANTISSA_BITS: Final = 512
+_LARGEST_EXPONENT: Final = 1_000
+_EXACT: Final = Context(prec=1_000)
+# The encoding of `undefined`, and the last byte of tag 55799 in each of its encodings.
+_UNDEFINED_OR_MARK: Final = b"\xf7"
 
 
 def load_cbor() -> Any:
@@ -54,9 +63,30 @@ def _reject_tag(tag: int, _value: object, _immutable: bool) -> Rejected:
     return Rejected(f"found a value with CBOR tag {tag}, which no column can hold")
 
 
+def _decimal_fraction(value: Any, _immutable: bool) -> Decimal | Rejected:
+    """Exponent and mantissa as a decimal."""
+    if type(value) not in (list, tuple) or [type(each) for each in value] != [int, int]:
+        return Rejected("expected an exponent and an integer in CBOR tag 4, a decimal fraction")
+    exponent, mantissa = value
+    bits = mantissa.bit_length()
+    if bits > _MANTISSA_BITS:
+        return Rejected(f"found a decimal fraction of {bits:,} bits, which no column can hold")
+    if mantissa == 0:
+        return Decimal(0)
+    if abs(exponent) > _LARGEST_EXPONENT:
+        return Rejected(
+            f"found a decimal fraction with an exponent beyond {_LARGEST_EXPONENT:,}, which no"
+            " column can hold"
+        )
+    return Decimal(mantissa).scaleb(exponent, _EXACT)
+
+
 def _make_decode(cbor2: Any) -> Callable[[bytes], object]:
     """A function that decodes one payload. It uses one decoder of cbor2 until an error."""
-    hooks = {tag: partial(_reject_tag, tag) for tag in _OTHER_TAGS}
+    hooks: dict[int, Callable[[Any, bool], object]] = {
+        tag: partial(_reject_tag, tag) for tag in _OTHER_TAGS
+    }
+    hooks[_DECIMAL_FRACTION] = _decimal_fraction
 
     def make_decoder() -> Any:
         return cbor2.CBORDecoder(
@@ -82,19 +112,19 @@ def _make_decode(cbor2: Any) -> Callable[[bytes], object]:
         end = source.tell()
         if end != len(payload):
             raise trailing_bytes(end, len(payload))
-        if _UNDEFINED_BYTE in payload:
-            return _without_undefined(value, cbor2.undefined)
+        if _UNDEFINED_OR_MARK in payload:
+            return _plain(value, cbor2)
         return value
 
     return decode
 
 
-def _without_undefined(value: Any, undefined: object) -> Any:
-    """The value with None for each `undefined` in it."""
-    if value is undefined:
+def _plain(value: Any, cbor2: Any) -> Any:
+    """The value with None for each `undefined`, and maps and lists where they are within a tag."""
+    if value is cbor2.undefined:
         return None
-    if type(value) is dict:
-        return {key: _without_undefined(item, undefined) for key, item in value.items()}
-    if type(value) is list:
-        return [_without_undefined(item, undefined) for item in value]
+    if isinstance(value, dict | cbor2.frozendict):
+        return {key: _plain(item, cbor2) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return [_plain(item, cbor2) for item in value]
     return value
