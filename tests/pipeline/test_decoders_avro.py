@@ -169,6 +169,10 @@ def test_trailing_bytes_are_a_problem() -> None:
         ("string", pa.string(), b"\x02a", b"\x02\xff"),
         ("string", pa.string(), b"\x00", b"\x01"),
         ("bytes", pa.binary(), b"\x02a", b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f"),
+        ("boolean", pa.bool_(), b"\x01", b"\x02"),
+        ({"type": "boolean"}, pa.bool_(), b"\x00", b"\xff"),
+        (["null", "boolean"], pa.bool_(), b"\x02\x01", b"\x02\x02"),
+        ({"type": "map", "values": "boolean"}, pa.map_(pa.string(), pa.bool_()), b"\x00", b"\x02"),
         ({"type": "int", "logicalType": "date"}, pa.date32(), b"\x02", b"\xff\xff\xff\xff\x0f"),
         (
             {"type": "long", "logicalType": "timestamp-millis"},
@@ -199,6 +203,19 @@ def test_malformed_values_are_problems(
     assert small(kind, column, bad).problems[0].reason
     if good is not None:
         assert not small(kind, column, good).problems
+
+
+@pytest.mark.parametrize(
+    ("logical", "column"),
+    [("date", pa.date32()), ("timestamp-millis", TIMESTAMP), ("timestamp-micros", TIMESTAMP)],
+)
+def test_a_time_beyond_the_calendar_is_named(logical: str, column: pa.DataType) -> None:
+    number, size = ("int", 4) if logical == "date" else ("long", 9)
+    kind = {"type": number, "logicalType": logical}
+    for last in (b"\xff", b"\xfe"):
+        problem = small(kind, column, last + b"\xff" * (size - 1) + b"\x01").problems[0]
+        assert problem.reason == "a time of the payload is outside the years 1 to 9999"
+    assert small(kind, column, b"\x02").values.is_valid().to_pylist() == [True]
 
 
 def test_a_decimal_is_not_rounded_to_the_precision_of_the_schema() -> None:

@@ -8,6 +8,7 @@ CRC-64-AVRO fingerprint of the schema, which must match).
 fastavro decodes a rewritten schema, which describes the same bytes:
 
 - Enums are read as ints and mapped to their symbols here, because fastavro accepts negative ints.
+- Booleans are read as bytes, because fastavro takes each byte but 0 for true.
 - Decimals are read as bytes, because fastavro rounds them to the precision of the schema.
 - timestamp-nanos becomes a time; digits beyond microseconds are dropped.
 
@@ -59,6 +60,7 @@ _CONFLUENT_BYTES: Final = 5
 _SINGLE_OBJECT_MARK: Final = b"\xc3\x01"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # Our logical types in rewritten schemas.
+_BOOLEAN: Final = "semel-boolean"
 _ENUM: Final = "semel-enum"
 # fastavro drops "symbols" from an int.
 _SYMBOLS: Final = "semel-symbols"
@@ -160,7 +162,9 @@ class _Rewriting:
     def rewrite(self, schema: Any, outer: tuple[str, ...]) -> Any:
         """The schema to read with; `outer` are the names of the records around it."""
         if isinstance(schema, str):
-            return self.rewrite(self._named[schema], outer) if schema in self._named else schema
+            if schema in self._named:
+                return self.rewrite(self._named[schema], outer)
+            return self._boolean() if schema == "boolean" else schema
         if isinstance(schema, list):
             return [self.rewrite(branch, outer) for branch in schema]
         kind = schema["type"]
@@ -191,6 +195,8 @@ class _Rewriting:
 
     def _rewrite_leaf(self, schema: dict[str, Any]) -> dict[str, Any]:
         leaf = dict(schema)
+        if leaf["type"] == "boolean":
+            return self._boolean()
         if leaf["type"] == "fixed":
             leaf["name"] = self._new_name()
             leaf.pop("namespace", None)
@@ -201,6 +207,9 @@ class _Rewriting:
         elif logical == "timestamp-nanos":
             leaf["logicalType"] = _NANOS
         return leaf
+
+    def _boolean(self) -> dict[str, Any]:
+        return {"type": "fixed", "size": 1, "name": self._new_name(), "logicalType": _BOOLEAN}
 
     def _new_name(self) -> str:
         # A type that occurs twice would be defined twice under its own name.
@@ -220,10 +229,17 @@ def _may_be_empty(schema: Any) -> bool:
 
 def _register_logical_types() -> None:
     readers = need("fastavro.read", extra="decoders", by="decoder avro").LOGICAL_READERS
+    readers[f"fixed-{_BOOLEAN}"] = _read_boolean
     readers[f"int-{_ENUM}"] = _read_enum
     readers[f"bytes-{_DECIMAL}"] = _read_decimal
     readers[f"fixed-{_DECIMAL}"] = _read_decimal
     readers[f"long-{_NANOS}"] = _read_nanos
+
+
+def _read_boolean(data: bytes, _schema: Any = None, _reader: Any = None) -> bool:
+    if data not in (b"\0", b"\1"):
+        raise Undecodable(f"expected a boolean, which is byte 0 or 1, found {data[0]}")
+    return data == b"\1"
 
 
 def _read_enum(index: int, schema: Any = None, _reader: Any = None) -> str:
@@ -293,6 +309,8 @@ def _check_single_object(payload: bytes, mark: bytes) -> None:
 def _explain(problem: Exception, payload: bytes) -> Undecodable:
     """The problem of a payload that fastavro cannot read."""
     text = str(problem)
+    if isinstance(problem, OverflowError) or text.startswith(("ordinal ", "year ")):
+        return Undecodable("a time of the payload is outside the years 1 to 9999")
     if isinstance(problem, EOFError):
         if text.startswith("Expected -"):
             return Undecodable("the payload contains a negative length")
