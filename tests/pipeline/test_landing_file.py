@@ -110,6 +110,13 @@ def test_everything_that_can_be_said_about_a_table(tmp_path: Path) -> None:
             TABLE + 'decoder = "csv"\ncolumns = "x INT"\nseparator = "ab"',
             "separator must be one character",
         ),
+        *(
+            (
+                TABLE + f"decoder = 'csv'\ncolumns = 'x INT'\nseparator = {separator}",
+                "separator must be one character, but no quotation mark or line break",
+            )
+            for separator in ("'\"'", r'"\n"', r'"\r"', "3")
+        ),
         (TABLE + TABLE.replace('"t"', '"T"'), "table t: another table has the same name"),
         (
             'dead_letters = "t"\n' + TABLE,

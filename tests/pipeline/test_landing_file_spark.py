@@ -365,6 +365,12 @@ JSON_FILE = """
     separator = ";"
 
     [[table]]
+    name = "amounts"
+    topic = "amounts"
+    decoder = "number"
+    columns = "value DECIMAL(10, 2)"
+
+    [[table]]
     name = "packed"
     topic = "packed"
     decoder = "cbor"
@@ -396,7 +402,8 @@ GOOD: dict[str, list[tuple[bytes, dict[str, Any]]]] = {
         (b'{"t": 1772366400}', {"t": NOON, "z": None}),
     ],
     "free": [(b'{"a": [1, {"b": null}]}', {"value": '{"a": [1, {"b": null}]}'}), (b"7", {})],
-    "lines": [(b"1;x,y", {"x": 1, "y": "x,y"}), (b'2;"a;b"\r\n', {"x": 2, "y": "a;b"})],
+    "lines": [(b"1;x,y", {"x": 1, "y": "x,y"}), (b'2;"a;""b"""\r\n', {"x": 2, "y": 'a;"b"'})],
+    "amounts": [(b" +1.50\n", {"value": Decimal("1.50")}), (b"1e3", {"value": Decimal(1000)})],
     "packed": [(gzip.compress(cbor2.dumps({"x": 7, "y": ["é"]})), {"x": 7, "y": ["é"]})],
     "words": [("é".encode(), {"value": "é"}), (b"", {"value": ""})],
 }
@@ -442,10 +449,15 @@ BAD: dict[str, list[tuple[bytes, str, str | None, int | None]]] = {
         (b"", "the payload is empty", None, None),
     ],
     "lines": [
-        (b"x;1", "expected one record of x int, y string, found 'x;1'", None, None),
-        (b"1;2;3", "expected one record of x int, y string, found '1;2;3'", None, None),
-        (b"1;2\n3;4", "expected one record of x int, y string, found '1;2\\n3;4'", None, None),
+        (b"x;1", 'expected an integer, found text "x"', "x", None),
+        (b"1;2;3", "expected 2 fields, found 3", None, None),
+        (b"1;2\n3;4", "expected one record, found a line break", None, 3),
         (b"", "the payload is empty", None, None),
+    ],
+    "amounts": [
+        (b"1.005", "expected a decimal with at most 10 digits, 2 after the point", "value", None),
+        (b"NaN", "expected a decimal", "value", None),
+        (b"\xff", "the payload is not UTF-8", None, 0),
     ],
     "packed": [
         (b"plain", "the payload is not valid gzip data", None, None),

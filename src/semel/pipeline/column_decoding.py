@@ -1,14 +1,13 @@
-"""Payloads to columns, as expressions of Spark in three steps.
+"""Payloads to columns, as expressions of Spark in two steps.
 
-    payload ─▶ parsed ─▶ fitting ─▶ decoded: a struct of `value` and `problem`
+    payload ─▶ parsed ─▶ decoded: a struct of `value` and `problem`
 
-`parsed` is what a parser makes of the payload, `fitting` adds whether that fits the columns, and
-`decoded` has the columns, or why there are none. The steps must be separate projections: Spark
-evaluates an expression as often as it stands in one.
+`parsed` is what a parser makes of the payload, `decoded` has the columns, or why there are none.
+The steps must be separate projections: Spark evaluates an expression as often as it stands in one.
 
-CSV, text and numbers are decoded by Spark's own expressions, which give no reason: the problem is a
-struct of nulls then, and the sink finds the reason. JSON and other formats are decoded by whole
-Arrow columns (`decoders`): by a function of Spark, as here, or by the sink (`table_rows.py`).
+Text is decoded by Spark's own expressions, which give no reason: the problem is a struct of nulls
+then, and the sink finds the reason. All other formats are decoded by whole Arrow columns
+(`decoders`): by a function of Spark, as here, or by the sink (`table_rows.py`).
 """
 
 from collections.abc import Callable, Iterator
@@ -35,8 +34,6 @@ from semel.pipeline.errors import OptionError
 from semel.pipeline.landing_errors import first_line
 from semel.pipeline.landing_file import LandedTable
 
-# The column that has the record if Spark cannot read it.
-CORRUPT: Final = "_corrupt"
 # Where and why a message cannot be decoded.
 BAD_TYPE: Final = StructType(
     [
@@ -45,8 +42,6 @@ BAD_TYPE: Final = StructType(
         StructField("byte", IntegerType()),
     ]
 )
-NUMBER: Final = r"\A[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\z"
-WHITE: Final = " \t\r\n"
 _NUMERIC: Final = ("byte", "short", "integer", "long", "float", "double", "decimal")
 
 
@@ -67,102 +62,35 @@ class ColumnDecoding:
     def parsed(self, plain: Column) -> Column:
         return plain
 
-    def fitting(self, parsed: Column) -> Column:
-        return parsed
-
-    def decoded(self, fitting: Column) -> Column:
-        payload, problem = fitting["value"], fitting["problem"]
+    def decoded(self, parsed: Column) -> Column:
+        payload, problem = parsed["value"], parsed["problem"]
         value = sf.struct(payload.alias(self.columns.fields[0].name))
         return _outcome(sf.when(payload.isNotNull(), value), problem)
 
 
 class TextDecoding(ColumnDecoding):
-    """Text by expressions of Spark: `_parse`, `_fits` and `_column` are those of a format."""
+    """Text in UTF-8."""
 
     def parsed(self, plain: Column) -> Column:
         text = plain["value"].cast("string")
         return sf.struct(
             plain["value"].isNotNull().alias("is_ours"),
             plain["problem"].alias("problem"),
-            self._parse(sf.when(sf.is_valid_utf8(text), text)).alias("found"),
+            sf.when(sf.is_valid_utf8(text), text).alias("found"),
         )
 
-    def fitting(self, parsed: Column) -> Column:
+    def decoded(self, parsed: Column) -> Column:
         found = parsed["found"]
-        fits = found.isNotNull() & self._fits(found)
-        for field in self.columns.fields:
-            if not field.nullable:
-                fits &= self._column(found, field.name).isNotNull()
-        return sf.struct(
-            parsed["is_ours"].alias("is_ours"),
-            parsed["problem"].alias("problem"),
-            found.alias("found"),
-            sf.coalesce(fits, sf.lit(False)).alias("fits"),
-        )
-
-    def decoded(self, fitting: Column) -> Column:
-        found, fits = fitting["found"], fitting["fits"]
-        names = [field.name for field in self.columns.fields]
-        value = sf.struct(*(self._column(found, name).alias(name) for name in names))
+        value = sf.struct(found.alias(self.columns.fields[0].name))
         nothing = sf.lit(None)
         unexplained = sf.struct(
             nothing.cast("string").alias("reason"),
             nothing.cast("string").alias("column"),
             nothing.cast("int").alias("byte"),
         )
-        problem = sf.coalesce(fitting["problem"], sf.when(fitting["is_ours"] & ~fits, unexplained))
-        return _outcome(sf.when(fits, value), problem)
-
-    def _parse(self, text: Column) -> Column:
-        """What the parser makes of a text, which is null if it is not UTF-8."""
-        return text
-
-    def _fits(self, found: Column) -> Column:
-        return sf.lit(True)
-
-    def _column(self, found: Column, name: str) -> Column:
-        return found
-
-
-class NumberDecoding(TextDecoding):
-    """A number as text."""
-
-    def _parse(self, text: Column) -> Column:
-        kind = self.columns.fields[0].dataType
-        trimmed = sf.btrim(text, sf.lit(WHITE))
-        return sf.when(trimmed.rlike(NUMBER), trimmed.try_cast(kind))
-
-    def _fits(self, found: Column) -> Column:
-        if self.columns.fields[0].dataType.typeName() in ("double", "float"):
-            return sf.abs(found) != float("inf")
-        return sf.lit(True)
-
-
-class CsvDecoding(TextDecoding):
-    """One record of CSV."""
-
-    def __init__(self, columns: StructType, separator: str) -> None:
-        super().__init__(columns)
-        self._options = {
-            "mode": "PERMISSIVE",
-            "columnNameOfCorruptRecord": CORRUPT,
-            "timeZone": "UTC",
-            "sep": separator,
-        }
-
-    def _parse(self, text: Column) -> Column:
-        fields = [*self.columns.fields, StructField(CORRUPT, StringType())]
-        schema = ", ".join(f"`{each.name}` {each.dataType.simpleString()}" for each in fields)
-        # A last line break is usual; any other would begin a second record.
-        line = sf.regexp_replace(text, r"\r?\n\z", "")
-        is_one = ~line.rlike(r"[\r\n]") & (sf.length(line) > 0)
-        return sf.when(is_one, sf.from_csv(line, schema, self._options))
-
-    def _fits(self, found: Column) -> Column:
-        return found[CORRUPT].isNull()
-
-    def _column(self, found: Column, name: str) -> Column:
-        return found[name]
+        is_bad = parsed["is_ours"] & found.isNull()
+        problem = sf.coalesce(parsed["problem"], sf.when(is_bad, unexplained))
+        return _outcome(sf.when(found.isNotNull(), value), problem)
 
 
 class ArrowColumnsDecoding(ColumnDecoding):
@@ -179,8 +107,8 @@ class ArrowColumnsDecoding(ColumnDecoding):
     def parsed(self, plain: Column) -> Column:
         return self._decode(plain["value"])
 
-    def decoded(self, fitting: Column) -> Column:
-        return fitting
+    def decoded(self, parsed: Column) -> Column:
+        return parsed
 
 
 def _outcome(value: Column, problem: Column) -> Column:
@@ -194,10 +122,6 @@ def decoding_of(table: LandedTable) -> ColumnDecoding:
         return ColumnDecoding(columns)
     if table.decoder == "text":
         return TextDecoding(columns)
-    if table.decoder == "number":
-        return NumberDecoding(columns)
-    if table.decoder == "csv":
-        return CsvDecoding(columns, str(table.options.get("separator", ",")))
     try:
         return ArrowColumnsDecoding(table, columns)
     except OptionError as problem:

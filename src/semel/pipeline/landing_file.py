@@ -264,9 +264,9 @@ def _decoder_options(found: dict[str, Any], decoder: str, folder: Path) -> dict[
             text = _text(found, key)
             assert text is not None
             options[key] = str(folder / text)
-    separator = options.get("separator")
-    if separator is not None and not (isinstance(separator, str) and len(separator) == 1):
-        raise OptionError("separator must be one character")
+    separator = options.get("separator", ",")
+    if not isinstance(separator, str) or len(separator) != 1 or separator in '"\r\n':
+        raise OptionError("separator must be one character, but no quotation mark or line break")
     return options
 
 

@@ -12,9 +12,8 @@ the message is for the table but cannot be decoded. An event time that is a colu
 no expression. If an array is exploded, a message has several rows (`exploded_rows.py`).
 `table_split.py` takes the rows of all tables apart.
 
-CSV, text and numbers are always decoded by Spark's own expressions, JSON and other formats by whole
-Arrow columns (`decoders`). The payload is there only for messages that the sink decodes, and for
-bad ones.
+Text is always decoded by Spark's own expressions, all other formats by whole Arrow columns
+(`decoders`). The payload is there only for messages that the sink decodes, and for bad ones.
 """
 
 import json
@@ -70,11 +69,9 @@ class TableShape:
     """What the sink must know about a table."""
 
     name: str
-    decoder: str
     compression: str | None
-    # The table's columns, as JSON of Spark; and those that the decoder gives.
+    # The table's columns, as JSON of Spark.
     schema: str
-    decoded: str
     partition_by: tuple[str, ...]
     # The columns of the table that are not in its struct.
     shared: tuple[str, ...]
@@ -102,8 +99,6 @@ class TableShape:
 class _RowSource:
     """What the row of a table is made of."""
 
-    # The columns that the decoder gives.
-    columns: StructType
     # Columns of the frame that no other table needs.
     own: tuple[str, ...]
     # The columns of the table, but for those of the record and expressions.
@@ -186,7 +181,7 @@ def rows_of_tables(
     for each in exploded:
         table = tables[each.place]
         with _errors_of(table):
-            source = _source_of_element(each, decodings[each.place].columns)
+            source = _source_of_element(each)
             frame, shapes[each.place] = _with_row(frame, table, source, each.place, kinds)
     needs_payload = sf.lit(False)
     for place in range(len(tables)):
@@ -262,10 +257,8 @@ def _shape_in_sink(table: LandedTable, decoding: ColumnDecoding, kinds: StructTy
     _check_columns(table, schema)
     return TableShape(
         name=table.name,
-        decoder=table.decoder,
         compression=table.compression,
         schema=schema.json(),
-        decoded=decoding.columns.json(),
         partition_by=table.partition_by,
         shared=tuple(shared),
         latest_by=table.latest_by,
@@ -315,13 +308,11 @@ def _with_decoded(
     if not tables:
         return frame
     base = frame.columns
-    # The payloads that a table takes; these without compression; what Spark's parsers make of
-    # them; whether that fits; and the columns. In steps, because Spark evaluates an expression as
-    # often as it stands in one of them.
+    # The payloads that a table takes; these without compression; what a parser makes of them; and
+    # the columns. In steps, because Spark evaluates an expression as often as it stands in one.
     steps: list[tuple[str, Callable[[LandedTable, ColumnDecoding, Column], Column]]] = [
         ("plain", _plain_payload),
         ("parsed", lambda _, decoding, before: decoding.parsed(before)),
-        ("fitting", lambda _, decoding, before: decoding.fitting(before)),
         ("decoded", lambda _, decoding, before: decoding.decoded(before)),
     ]
     name = "taken"
@@ -348,7 +339,6 @@ def _source_of_message(table: LandedTable, columns: StructType, place: int) -> _
     """A row for each message."""
     decoded = sf.col(f"decoded_{place}")
     return _RowSource(
-        columns=columns,
         own=(f"decoded_{place}",),
         given=_given(table, decoded, columns.names),
         is_row=decoded["value"].isNotNull(),
@@ -369,11 +359,10 @@ def _exploded_table(
     )
 
 
-def _source_of_element(exploded: ExplodedTable, columns: StructType) -> _RowSource:
+def _source_of_element(exploded: ExplodedTable) -> _RowSource:
     """A row for each element of an array."""
     bad = f"{BAD}{exploded.place}"
     return _RowSource(
-        columns=columns,
         own=(*exploded.columns, bad),
         given=exploded.row(),
         is_row=exploded.part.isNotNull(),
@@ -430,10 +419,8 @@ def _with_row(
     _check_columns(table, schema)
     return made, TableShape(
         name=table.name,
-        decoder=table.decoder,
         compression=table.compression,
         schema=schema.json(),
-        decoded=source.columns.json(),
         partition_by=table.partition_by,
         shared=tuple(shared),
         latest_by=table.latest_by,

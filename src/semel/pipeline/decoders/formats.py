@@ -14,10 +14,13 @@ from semel.pipeline.decoders.msgpack import MsgpackDecoder, load_msgpack
 from semel.pipeline.decoders.options import check_option_names
 from semel.pipeline.decoders.outcome import Decoded
 from semel.pipeline.decoders.protobuf import make_protobuf_decoder
+from semel.pipeline.decoders.text_fields import make_csv_decoder, make_number_decoder
 from semel.pipeline.decoders.typed import check_schema
 from semel.pipeline.errors import OptionError
 
-FORMATS: Final = ("cbor", "msgpack", "avro", "protobuf", "struct", "json", "json_text")
+FORMATS: Final = (
+    *("cbor", "msgpack", "avro", "protobuf", "struct", "json", "json_text", "csv", "number"),
+)
 
 PayloadDecoder = Callable[[pa.Array], Decoded]
 
@@ -32,6 +35,10 @@ def make_decoder(name: str, schema: pa.Schema, options: Mapping[str, object]) ->
     if name == "json":
         check_option_names(name, options, ())
         return make_json_decoder(schema)
+    if name == "csv":
+        return make_csv_decoder(schema, options)
+    if name == "number":
+        return make_number_decoder(schema, options)
     check_schema(schema)
     try:
         if name == "json_text":
