@@ -355,6 +355,10 @@ def test_no_rows_and_only_absent_rows() -> None:
         ([("a", pa.struct([("b", pa.duration("s"))]))], "column a.b has type"),
         ([("a", pa.map_(pa.int32(), pa.int32()))], "map with int32 keys"),
         ([("a", pa.int8()), ("a", pa.int8())], "column a appears twice"),
+        (
+            [("r", pa.struct([("a", pa.int8()), ("A", pa.int8())]))],
+            "column r.a appears twice",
+        ),
         ([("a", pa.struct([]))], "column a has no columns"),
         ([], "the schema has no columns"),
     ],

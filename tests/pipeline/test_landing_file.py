@@ -119,9 +119,10 @@ def test_everything_that_can_be_said_about_a_table(tmp_path: Path) -> None:
         ),
         (TABLE + TABLE.replace('"t"', '"T"'), "table t: another table has the same name"),
         (
-            'dead_letters = "t"\n' + TABLE,
+            'dead_letters = "T"\n' + TABLE,
             "table t: the table of dead letters has the same name",
         ),
+        (f"x = {'[' * 5_000}{']' * 5_000}", "its values are nested too deeply"),
     ],
 )
 def test_a_wrong_file_is_refused_with_the_table_and_the_key(

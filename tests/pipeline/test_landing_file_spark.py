@@ -503,6 +503,12 @@ def test_each_decoder_takes_what_is_right_and_says_where_the_rest_is_wrong(place
         (("value * 9", "valu * 9"), "table temperature: computed.fahrenheit"),
         (('where = "value < 1000"', 'where = "value <"'), "table temperature: where"),
         (('event_time = "at"', 'event_time = "att"'), "table temperature: event_time"),
+        (("value * 9", "sum(value) * 9"), "table temperature: computed.fahrenheit"),
+        (("value * 9", "rank() over (order by value) * 9"), "table temperature: computed.fahr"),
+        (("value * 9 / 5 + 32", "explode(array(value))"), "table temperature: computed.fahrenheit"),
+        (("value * 9 / 5 + 32", "x -> x"), "table temperature: computed.fahrenheit"),
+        (('where = "value < 1000"', 'where = "max(value) < 1000"'), "table temperature: where"),
+        (("fahrenheit =", '"" ='), "table temperature: a column has an empty name"),
         (("unit STRING", "plant STRING"), "table temperature: two columns are called plant"),
         (("unit STRING", "Topic STRING"), "table temperature: two columns are called"),
         (

@@ -155,6 +155,8 @@ def read_landing_file(path: Path) -> LandingFile:
         raise OptionError(f"{path} is not UTF-8, from byte {problem.start}") from None
     except tomllib.TOMLDecodeError as problem:
         raise OptionError(f"{path} is not TOML: {problem}") from None
+    except RecursionError:
+        raise OptionError(f"{path} cannot be read: its values are nested too deeply") from None
     try:
         return _parse(path, found)
     except (OptionError, TableError) as problem:
@@ -181,7 +183,8 @@ def _parse(path: Path, found: dict[str, Any]) -> LandingFile:
     names = [each.name.lower() for each in made] + [dead_letters.lower()]
     for each in made:
         if names.count(each.name.lower()) > 1:
-            other = "the table of dead letters" if each.name == dead_letters else "another table"
+            is_theirs = each.name.lower() == dead_letters.lower()
+            other = "the table of dead letters" if is_theirs else "another table"
             raise OptionError(f"table {each.name}: {other} has the same name")
     return LandingFile(path, tuple(made), dead_letters)
 

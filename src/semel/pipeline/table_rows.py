@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -448,10 +449,12 @@ def _is_late(event_time: str, late_after: float) -> Column:
 
 
 def _checked(frame: DataFrame, column: Column, key: str, text: str) -> Column:
-    """The column, if Spark can evaluate it. Raises OptionError, which names the key."""
+    """The column, if Spark can evaluate it in each row. Raises OptionError, which names the key."""
     try:
         frame.select(column)
-    except PySparkException as problem:
+        # Of expressions, a filter takes only those of one row: no aggregates, windows or explode().
+        frame.where(sf.struct(column).isNotNull())
+    except (PySparkException, Py4JError) as problem:
         raise OptionError(f"{key} {text!r}: {first_line(str(problem))}") from None
     return column
 
@@ -483,6 +486,8 @@ def _check_names(
         *([] if table.late_after is None else [LATE]),
     ]
     lower = [name.lower() for name in names]
+    if "" in names:
+        raise OptionError("a column has an empty name: give it another")
     for name in names:
         if lower.count(name.lower()) < 2:
             continue

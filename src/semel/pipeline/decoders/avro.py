@@ -130,11 +130,16 @@ def _compile(text: str) -> _CompiledAvro:
     fastavro = need("fastavro", extra="decoders", by="decoder avro")
     _register_logical_types()
     try:
-        parsed = fastavro.parse_schema(json.loads(text))
+        given = json.loads(text)
+        if not isinstance(given, dict):
+            raise _no_record()
+        parsed = fastavro.parse_schema(given)
         canonical = fastavro.schema.to_parsing_canonical_form(parsed)
         fingerprint = fastavro.schema.fingerprint(canonical, "CRC-64-AVRO")
     except json.JSONDecodeError as problem:
         raise OptionError(f"the Avro schema is not JSON: {problem}") from None
+    except RecursionError:
+        raise OptionError("the Avro schema is nested too deeply") from None
     except (
         fastavro.schema.SchemaParseException,
         fastavro.schema.UnknownType,
@@ -145,11 +150,15 @@ def _compile(text: str) -> _CompiledAvro:
     ) as problem:
         raise OptionError(f"the Avro schema is not valid: {problem}") from None
     if not isinstance(parsed, dict) or parsed.get("type") != "record":
-        raise OptionError("the Avro schema must be a record: its fields are the columns")
+        raise _no_record()
     rewriting = _Rewriting(parsed.get("__named_schemas", {}))
     readable = fastavro.parse_schema(rewriting.rewrite(parsed, ()))
     fields = tuple(field["name"] for field in parsed["fields"])
     return _CompiledAvro(readable, fields, bytes.fromhex(fingerprint))
+
+
+def _no_record() -> OptionError:
+    return OptionError("the Avro schema must be a record: its fields are the columns")
 
 
 class _Rewriting:
@@ -198,6 +207,8 @@ class _Rewriting:
         if leaf["type"] == "boolean":
             return self._boolean()
         if leaf["type"] == "fixed":
+            if type(leaf.get("size")) is not int or leaf["size"] < 0:
+                raise OptionError("the Avro schema has a fixed whose size is not a number of bytes")
             leaf["name"] = self._new_name()
             leaf.pop("namespace", None)
             leaf.pop("aliases", None)

@@ -41,3 +41,6 @@ def read_option_file(decoder: str, name: str, path: str) -> bytes:
     except OSError as problem:
         reason = problem.strerror or str(problem)
         raise OptionError(f"option {name} of decoder {decoder}: {path}: {reason}") from None
+    except ValueError:
+        # A path with a zero character.
+        raise OptionError(f"option {name} of decoder {decoder}: {path!r} is no path") from None

@@ -86,9 +86,10 @@ def _check_fields(fields: list[pa.Field], prefix: str) -> None:
     if not fields:
         where = f"column {prefix.removesuffix('.')}" if prefix else "the schema"
         raise OptionError(f"{where} has no columns: a decoder needs at least one")
-    names = [field.name for field in fields]
+    # Delta ignores the case of names.
+    names = [field.name.lower() for field in fields]
     for field in fields:
-        if names.count(field.name) > 1:
+        if names.count(field.name.lower()) > 1:
             raise OptionError(f"column {prefix}{field.name} appears twice in the schema")
         _check_type(field.type, f"{prefix}{field.name}")
 
