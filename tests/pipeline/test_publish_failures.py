@@ -1,8 +1,10 @@
 """Rows that `write.format("mqtt")` cannot send: they stop the query, or are in a table."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +14,11 @@ from semel.broker.authority import Authority
 from semel.broker.identity import Identity
 from semel.lab.testing import TestBroker
 from semel.mqtt.reasons import NOT_AUTHORIZED, SUCCESS
-from semel.pipeline import publish_batch, publish_rows
+from semel.pipeline import publish_batch, publish_delivery, publish_rows
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.publish_failures import report_failures
 from tests.kills.brokers import free_port, mosquitto
-from tests.pipeline.test_publish import commit, options_of, payloads
+from tests.pipeline.test_publish import commit, numbered, options_of, payloads
 
 
 class Guard(Authority):
@@ -113,6 +115,28 @@ def test_a_refused_row_stops_the_query_and_a_restart_tries_it_again(
     assert payloads(broker) == ["0", "2", "1"]
     commit(options, **rows)
     assert payloads(broker) == ["0", "2", "1"]
+
+
+def test_many_refused_rows_are_written_once_per_commit(
+    guarded: tuple[TestBroker, Guard], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusals of a part are one value: written for each row, they took quadratic time."""
+    broker, _ = guarded
+    written: list[int] = []
+
+    def dumps(refused: dict[int, Any]) -> str:
+        text = json.dumps(refused)
+        written.append(len(text))
+        return text
+
+    monkeypatch.setattr(publish_delivery, "json", SimpleNamespace(dumps=dumps))
+    table = tmp_path / "failures"
+    count = 2_000
+    commit(options_of(broker.url, tmp_path, failures=str(table)), **numbered(count, "secret/x"))
+    assert len(failures_in(table)) == count
+    # For each row: 80 MB.
+    assert sum(written) < 8_000_000
+    assert not payloads(broker)
 
 
 def test_option_failures_may_be_added_after_a_row_has_stopped_the_query(

@@ -112,6 +112,8 @@ class OutboxDelivery:
         # The rows of the messages in the outbox, by the numbers of their deliveries.
         self._rows: dict[int, int] = {}
         self.refused: dict[int, Refusal] = {}
+        # Whether `refused` has refusals that no commit has.
+        self._has_new_refusals = False
         self.acknowledged = 0
         self.expired = 0
         # For the line about the progress.
@@ -294,7 +296,8 @@ class OutboxDelivery:
         await self.record([])
 
     def _is_committed(self) -> bool:
-        return self._core.is_committed and self._commit.is_empty()
+        has_changes = self._has_new_refusals or not self._commit.is_empty()
+        return self._core.is_committed and not has_changes
 
     # --- waiting ----------------------------------------------------------------------------------
 
@@ -380,6 +383,10 @@ class OutboxDelivery:
         outcomes, core.outcomes = core.outcomes, []
         self._note(outcomes)
         commit = self._commit
+        if self._has_new_refusals:
+            # Once per commit: all of them are one value.
+            commit.metadata.append((REFUSED, json.dumps(self.refused)))
+            self._has_new_refusals = False
         if commit.is_empty():
             core.pass_on(packets, now)
             return
@@ -422,11 +429,7 @@ class OutboxDelivery:
             LOG.warning("%s: a message that is of no batch failed: %s", self._address, reason)
             return
         self.refused[row] = (code, reason)
-        # The last value of a name counts.
-        metadata = self._commit.metadata
-        if metadata and metadata[-1][0] == REFUSED:
-            metadata.pop()
-        metadata.append((REFUSED, json.dumps(self.refused)))
+        self._has_new_refusals = True
 
     def _on_committed(self, commits: list[Commit]) -> None:
         self._link.on_committed(commits)
