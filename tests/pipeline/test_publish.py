@@ -395,6 +395,44 @@ def test_an_abort_changes_nothing(tmp_path: Path) -> None:
         assert payloads(broker) == ["x"]
 
 
+def test_failed_attempts_leave_no_rows_of_tasks_behind(tmp_path: Path) -> None:
+    """A supervisor restarts a query as long as its broker is away: the disk must not fill up."""
+    rows = pa.RecordBatch.from_pydict({"topic": ["t"] * 3, "payload": ["x" * 200_000] * 3})
+    columns = schema_of("topic string, payload string")
+    state = tmp_path / "state"
+    port = free_port()
+
+    def files() -> list[Path]:
+        return list((state / "tasks").rglob("*.arrows"))
+
+    def attempt(url: str, **more: str) -> None:
+        given = {"url": url, "appId": "q", "state": str(state), **more}
+        writer = MqttSource(given).streamWriter(columns, False)
+        again(writer).write(iter([rows]))
+        of_another_attempt = set(files())
+        message = again(writer).write(iter([rows]))
+        assert len(files()) > len(of_another_attempt)
+        try:
+            writer.commit([message], 0)
+        finally:
+            assert set(files()) <= of_another_attempt
+
+    for _ in range(2):
+        with pytest.raises(PipelineError, match="could not be reached"):
+            attempt(f"mqtt://127.0.0.1:{port}", timeout="0.1")
+    # Spark calls only `abort` if one of the tasks has failed.
+    writer = MqttSource({"url": URL, "appId": "r", "state": str(state)}).streamWriter(
+        columns, False
+    )
+    before = files()
+    writer.abort([again(writer).write(iter([rows])), None], 0)
+    assert files() == before
+    with TestBroker(port=port) as broker:
+        attempt(broker.url)
+        assert len(broker.messages()) == 3
+    assert not files()
+
+
 def test_a_write_without_a_state_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

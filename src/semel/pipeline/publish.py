@@ -5,7 +5,8 @@
 
 Spark creates a new writer for each step, in its own processes, so a writer has no state except its
 options. `abort` deletes nothing that a commit may have begun to send: Spark also calls it when
-`commit` has failed, and the next attempt continues.
+`commit` has failed, and the next attempt continues. The rows of tasks are not that: the commit has
+its own copy, and the next attempt brings new ones.
 """
 
 import logging
@@ -53,6 +54,7 @@ class PublishBatchWriter(DataSourceArrowWriter):
     def abort(self, messages: "list[WriterCommitMessage | None]") -> None:
         from semel.pipeline.publish_batch import discard_state
 
+        abort_rows(messages)
         discard_state(self.options)
 
 
@@ -84,7 +86,7 @@ class PublishStreamWriter(DataSourceStreamArrowWriter):
         messages: "list[WriterCommitMessage | None]",
         batchId: int,  # noqa: N803
     ) -> None:
-        return
+        abort_rows(messages)
 
 
 def write_rows_of_task(options: PublishOptions, batches: "Iterator[pa.RecordBatch]") -> "TaskRows":
@@ -105,10 +107,23 @@ def commit_rows(
 ) -> None:
     """Publish the rows of all tasks. Raises PipelineError."""
     from semel.pipeline.publish_batch import publish_batch
-    from semel.pipeline.publish_rows import TaskRows
 
     if not LOG.hasHandlers():
         # A process of Spark that runs only this commit: its standard error is the driver's.
         LOG.addHandler(logging.StreamHandler())
         LOG.setLevel(logging.INFO)
-    publish_batch(options, [each for each in messages if isinstance(each, TaskRows)], batch)
+    publish_batch(options, rows_of_tasks(messages), batch)
+
+
+def abort_rows(messages: "list[WriterCommitMessage | None]") -> None:
+    """Delete the rows of the tasks that have succeeded."""
+    from semel.pipeline.publish_batch import discard_task_rows
+
+    discard_task_rows(rows_of_tasks(messages))
+
+
+def rows_of_tasks(messages: "list[WriterCommitMessage | None]") -> "list[TaskRows]":
+    """The rows of the tasks that have succeeded."""
+    from semel.pipeline.publish_rows import TaskRows
+
+    return [each for each in messages if isinstance(each, TaskRows)]

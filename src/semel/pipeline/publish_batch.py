@@ -104,6 +104,8 @@ def publish_batch(options: PublishOptions, messages: Sequence[TaskRows], batch: 
             f"the state folder {options.state} cannot be used: {problem.strerror or problem}"
         ) from problem
     finally:
+        # Not the whole folder: if a new driver repeats the batch already, its files are there, too.
+        discard_task_rows(messages)
         if options.is_temporary:
             discard_state(options)
     # Spark uses none of them again: a repeated batch has new ones.
@@ -114,6 +116,14 @@ def discard_state(options: PublishOptions) -> None:
     """Delete the state of a write that is not remembered."""
     if options.is_temporary:
         shutil.rmtree(options.state, ignore_errors=True)
+
+
+def discard_task_rows(messages: Sequence[TaskRows]) -> None:
+    """Delete the files of tasks. Spark gives no attempt the rows of another."""
+    for message in messages:
+        if message.path is not None:
+            with suppress(OSError):
+                os.unlink(message.path)
 
 
 def open_state(options: PublishOptions) -> Outbox:
