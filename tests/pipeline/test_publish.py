@@ -1,6 +1,7 @@
 """`write.format("mqtt")` without Spark: options, columns, rows, and what a commit does."""
 
 import errno
+import json
 import logging
 import os
 import sqlite3
@@ -8,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ from semel.pipeline.publish_options import PublishOptions, parse_publish_options
 from semel.pipeline.publish_rows import TaskRows, batches_of, write_task_rows
 from semel.pipeline.source import MqttSource
 from semel.store.database import Database
+from semel.store.metadata import get_metadata, set_metadata
 from tests.kills.brokers import free_port
 from tests.pipeline.sources import again
 
@@ -658,3 +661,37 @@ def test_a_message_that_expires_is_not_sent(
         commit(options_of(broker.url, tmp_path), **numbered(1))
         assert payloads(broker) == ["new"]
     assert "1 messages expired before they could be sent" in caplog.text
+
+
+def test_the_expiry_of_each_message_counts_from_its_batch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of messages that were not in the outbox when the query was stopped."""
+    monkeypatch.setattr(publish_rows, "CHUNK_ROWS", 1)
+    port = free_port()
+    rows: dict[str, list[Any]] = {
+        "topic": ["t"] * 4,
+        "payload": ["first", "old", "new", "old 0"],
+        "qos": [2, 2, 2, 0],
+        "message_expiry": [None, 1, 600, 1],
+    }
+    with pytest.raises(PipelineError):
+        commit(options_of(f"mqtt://127.0.0.1:{port}", tmp_path, timeout="0.1"), **rows)
+    time.sleep(1.1)
+    with TestBroker(port=port) as broker:
+        commit(options_of(broker.url, tmp_path), **rows)
+        assert payloads(broker) == ["first", "new"]
+    assert "2 messages expired before they could be sent" in caplog.text
+
+
+def test_a_batch_that_an_earlier_version_has_begun_is_continued(tmp_path: Path) -> None:
+    port = free_port()
+    with pytest.raises(PipelineError):
+        commit(options_of(f"mqtt://127.0.0.1:{port}", tmp_path, timeout="0.1"), **numbered(2))
+    with closing(sqlite3.connect(tmp_path / "state" / "outbox" / "store.db")) as database, database:
+        opened = json.loads(get_metadata(database, publish_batch.OPEN_BATCH) or "")
+        del opened["received_at"]
+        set_metadata(database, publish_batch.OPEN_BATCH, json.dumps(opened))
+    with TestBroker(port=port) as broker:
+        commit(options_of(broker.url, tmp_path), **numbered(2))
+        assert payloads(broker) == ["0", "1"]

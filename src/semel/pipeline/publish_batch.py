@@ -72,6 +72,9 @@ class OpenBatch:
     is_qos_0_sent: bool
     # Increases with each chunk of the query: identifies the rows of it that failed.
     report: int
+    # When the driver had the rows, in seconds since 1970: the expiry of messages counts from then.
+    # None: an earlier version has begun the batch, and it counts from when a chunk is sent.
+    received_at: float | None = None
 
 
 @dataclass(frozen=True)
@@ -215,12 +218,12 @@ class BatchPublisher:
             if self.is_sent(query, batch):
                 return
         if opened is None:
-            opened = await self._begin(messages, query, batch)
+            opened = await self._begin(messages, query, batch, delivery.now())
         if opened is not None:
             await self._finish(delivery, opened)
 
     async def _begin(
-        self, messages: Sequence[TaskRows], query: str, batch: int
+        self, messages: Sequence[TaskRows], query: str, batch: int, received_at: float
     ) -> OpenBatch | None:
         """Keep the rows of a new batch in a file. Returns None if it has none."""
         if not any(message.count for message in messages):
@@ -242,7 +245,7 @@ class BatchPublisher:
             with suppress(OSError):
                 path.unlink()
             raise
-        return OpenBatch(query, batch, path.name, -1, 0, None, False, sent.report)
+        return OpenBatch(query, batch, path.name, -1, 0, None, False, sent.report, received_at)
 
     # --- chunks -----------------------------------------------------------------------------------
 
@@ -285,9 +288,9 @@ class BatchPublisher:
     ) -> OpenBatch:
         """Put the rows of a chunk into the outbox, except those of QoS 0."""
         opened = replace(opened, first_number=delivery.next_number)
-        now = delivery.now()
+        at = received_at(delivery, opened)
         messages = [
-            (row["row"], message_of(row, now)) for row in sendable(opened, rows) if row["qos"]
+            (row["row"], message_of(row, at)) for row in sendable(opened, rows) if row["qos"]
         ]
         await delivery.put(messages, [(OPEN_BATCH, json.dumps(asdict(opened)))])
         return opened
@@ -344,9 +347,9 @@ class BatchPublisher:
         self, delivery: OutboxDelivery, opened: OpenBatch, rows: Sequence[dict[str, Any]]
     ) -> None:
         """Wait until all messages in the outbox are acknowledged, and send those of QoS 0."""
-        now = delivery.now()
+        at = received_at(delivery, opened)
         unacknowledged = [
-            (row["row"], message_of(row, now)) for row in sendable(opened, rows) if not row["qos"]
+            (row["row"], message_of(row, at)) for row in sendable(opened, rows) if not row["qos"]
         ]
         if unacknowledged and not opened.is_qos_0_sent:
             await delivery.until_connected()
@@ -355,6 +358,11 @@ class BatchPublisher:
             await delivery.record([(OPEN_BATCH, json.dumps(asdict(opened)))])
             await delivery.send_unacknowledged(unacknowledged)
         await delivery.until_acknowledged()
+
+
+def received_at(delivery: OutboxDelivery, opened: OpenBatch) -> float:
+    """The time from which the expiry of the messages of a batch counts."""
+    return delivery.now() if opened.received_at is None else opened.received_at
 
 
 def sendable(opened: OpenBatch, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
