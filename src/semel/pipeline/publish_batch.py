@@ -195,10 +195,18 @@ class BatchPublisher:
         return None if found is None else SentBatch(**json.loads(found))
 
     def is_sent(self, query: str, batch: int) -> bool:
-        """Whether a batch was sent."""
+        """Whether a batch was sent. Raises PipelineError if Spark cannot be repeating it."""
         sent = self._sent(query)
         if sent is None or batch > sent.batch:
             return False
+        if batch < sent.batch:
+            # Spark repeats its last batch only. An earlier number has other rows.
+            raise PipelineError(
+                f"{batch_name(query, batch)} follows batch {sent.batch}, which was sent before: the"
+                " checkpoint of the query was deleted, or restored from an older copy. Nothing of"
+                " this batch was sent, because some of its rows may have been; to send all of"
+                " them, give option appId with a new name"
+            )
         LOG.warning("%s was sent before: nothing is sent again", batch_name(query, batch))
         return True
 
