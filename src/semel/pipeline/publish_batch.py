@@ -29,6 +29,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from semel.client.address import Address
 from semel.client.outbox import OtherClientId, Outbox, open_outbox
 from semel.counts import count
 from semel.pipeline.errors import PipelineError
@@ -75,6 +76,10 @@ class OpenBatch:
     # When the driver had the rows, in seconds since 1970: the expiry of messages counts from then.
     # None: an earlier version has begun the batch, and it counts from when a chunk is sent.
     received_at: float | None = None
+    # The address of its broker; None: an earlier version has begun the batch.
+    broker: str | None = None
+    # Whether the outbox remembers that it was sent. It does not if it has no name to repeat it by.
+    is_remembered: bool = True
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,7 @@ async def _publish(
     messages: Sequence[TaskRows],
     batch: tuple[str, int],
 ) -> None:
-    publisher = BatchPublisher(options, outbox)
+    publisher = BatchPublisher(options, outbox, access.address)
     if publisher.open_batch is None and publisher.is_sent(*batch):
         return
     async with OutboxDelivery(options, access, outbox) as delivery:
@@ -170,9 +175,10 @@ async def _publish(
 class BatchPublisher:
     """Sends one batch, after an earlier one that was not finished."""
 
-    def __init__(self, options: PublishOptions, outbox: Outbox) -> None:
+    def __init__(self, options: PublishOptions, outbox: Outbox, address: Address) -> None:
         """Reads what the outbox has. Raises Unusable."""
         self._options = options
+        self._broker = str(replace(address, user_name=None, password=None))
         self._folder = options.state / "batches"
         database = outbox.opened.store.reader
         self._metadata = database.get_metadata
@@ -216,6 +222,7 @@ class BatchPublisher:
         """Send a batch, unless it was sent. Raises PipelineError."""
         opened = self.open_batch
         if opened is not None and (opened.query, opened.batch) != (query, batch):
+            self._check_broker(opened, query)
             LOG.warning(
                 "%s was not sent completely: it is finished before %s",
                 batch_name(opened.query, opened.batch),
@@ -229,6 +236,18 @@ class BatchPublisher:
             opened = await self._begin(messages, query, batch, delivery.now())
         if opened is not None:
             await self._finish(delivery, opened)
+
+    def _check_broker(self, opened: OpenBatch, query: str) -> None:
+        """Raise PipelineError if an unfinished batch of another query has another broker.
+
+        The broker of one query may move.
+        """
+        if opened.query != query and opened.broker not in (None, self._broker):
+            raise PipelineError(
+                f"{self._options.state} has rows of {batch_name(opened.query, opened.batch)} that"
+                f" were not sent to {opened.broker} yet, so it cannot be used for {self._broker}:"
+                " repeat that write first, or give another folder with option state"
+            )
 
     async def _begin(
         self, messages: Sequence[TaskRows], query: str, batch: int, received_at: float
@@ -253,7 +272,19 @@ class BatchPublisher:
             with suppress(OSError):
                 path.unlink()
             raise
-        return OpenBatch(query, batch, path.name, -1, 0, None, False, sent.report, received_at)
+        return OpenBatch(
+            query,
+            batch,
+            file=path.name,
+            chunk=-1,
+            first_number=0,
+            rows=None,
+            is_qos_0_sent=False,
+            report=sent.report,
+            received_at=received_at,
+            broker=self._broker,
+            is_remembered=self._options.is_named,
+        )
 
     # --- chunks -----------------------------------------------------------------------------------
 
@@ -280,8 +311,11 @@ class BatchPublisher:
                 await self._finish_chunk(delivery, opened, rows, is_resumed=False)
         finally:
             chunks.close()
-        sent = SentBatch(opened.batch, opened.report)
-        await delivery.record([(OPEN_BATCH, ""), (QUERY + opened.query, json.dumps(asdict(sent)))])
+        changes = [(OPEN_BATCH, "")]
+        if opened.is_remembered:
+            sent = SentBatch(opened.batch, opened.report)
+            changes.append((QUERY + opened.query, json.dumps(asdict(sent))))
+        await delivery.record(changes)
         path.unlink(missing_ok=True)
         self.open_batch = None
         if delivery.expired:

@@ -121,6 +121,8 @@ class PublishOptions:
     app_id: str | None
     # The checkpoint of a stream, if it is a local folder.
     checkpoint: Path | None
+    # Whether the state remembers that a batch was sent.
+    is_named: bool = True
 
     @property
     def settings(self) -> IngestSettings:
@@ -270,6 +272,7 @@ def _of_batch(options: PublishOptions, values: Mapping[str, Any]) -> PublishOpti
             options,
             state=_folder(values["state"]),
             batch=f"write {run}" if options.batch is None else options.batch,
+            is_named=options.batch is not None,
         )
     if options.batch is not None:
         raise OptionError(
