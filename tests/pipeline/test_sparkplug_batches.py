@@ -1,6 +1,7 @@
 """Batches of Sparkplug messages without Spark: killed at every commit, divided in every way."""
 
 import random
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,27 @@ def test_the_state_table_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyP
     stored = StateTable(table.table_uri, "all", ["n1"]).states
     assert {key[2] for key in stored} == {"shared", "n1-only"}
     assert {each.bd_seq for each in stored.values()} == {3}
+
+
+def test_the_states_of_a_node_that_has_left_the_record_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker was retired, and its folder deleted: the state table is replaced nevertheless."""
+    place = BatchPlace(tmp_path, MESSAGES)
+    place.land_rest(place.start(), random.Random(3), 60)
+    shutil.rmtree(tmp_path / "root" / "all" / "n2")
+    monkeypatch.setattr(batches, "APPENDED_COMMITS", 0)
+    landing = place.start()
+    at = len(MESSAGES["n1"])
+    place.messages = {"n1": [*MESSAGES["n1"], (f"{TOPICS}/NDATA/shared", encoded(0))]}
+    span = {"n1": (at + 1, at + 1)}
+    landing.land(place.batch(span), span)
+    table = str(place.lake / "sparkplug_state")
+    stored = StateTable(table, "all", ["n1", "n2"])
+    assert stored.positions == {"n1": at + 1, "n2": len(MESSAGES["n2"])}
+    assert {(key[0], key[2]) for key in stored.states} == {
+        *(("n1", "shared"), ("n1", "n1-only"), ("n2", "shared"), ("n2", "n2-only"))
+    }
 
 
 def test_a_second_landing_is_refused_by_the_state(tmp_path: Path) -> None:

@@ -232,6 +232,8 @@ class StateTable:
         # Rows in the table, and commits since they were replaced.
         self._row_count = 0
         self._commit_count = 0
+        # The last seq of the states of each node, which may have left the record.
+        self._seqs: dict[str, int] = {}
         loaded = self._table.load()
         if loaded is not None:
             self.positions = positions_in(loaded, stream, nodes)
@@ -246,6 +248,8 @@ class StateTable:
             self._commit_count += 1
             for row in folder.read(file.path).to_pylist():
                 self._row_count += 1
+                node, seq = row["node"], row["seq"]
+                self._seqs[node] = max(seq, self._seqs.get(node, seq))
                 parts = newest.setdefault((row["node"], row["group_id"], row["edge_node_id"]), {})
                 part = (row["part"], row["device_id"])
                 if part not in parts or parts[part][0] < row["seq"]:
@@ -268,7 +272,7 @@ class StateTable:
         ]
         replaces = self._is_worn(every, len(rows))
         if replaces:
-            at = {**self.positions, **ends}
+            at = {**self._seqs, **self.positions, **ends}
             rows = [
                 row
                 for key, state in every.items()
