@@ -99,7 +99,12 @@ def born(number: int = 0) -> Followed:
         ("spBv1.0/STATE/h", b"[" * 100_000, "not JSON"),
         ("spBv1.0/STATE/h", b'{"online": 1, "timestamp": 1}', "expected true or false"),
         ("spBv1.0/STATE/h", b'{"online": true}', "expected a number for timestamp"),
-        ("spBv1.0/STATE/h", b'{"online": true, "timestamp": 1e99}', "expected a number"),
+        ("spBv1.0/STATE/h", b'{"online": true, "timestamp": 1e99}', "years 1 to 9999"),
+        ("spBv1.0/STATE/h", b'{"online": true, "timestamp": NaN}', "years 1 to 9999"),
+        ("spBv1.0/STATE/h", b'{"online": true, "timestamp": true}', "expected a number"),
+        # In an unsigned field this is a negative time, but JSON has signs.
+        ("spBv1.0/STATE/h", b'{"online": true, "timestamp": %d}' % (2**64 - 1), "years 1 to 9999"),
+        ("spBv1.0/STATE/h", '{"online": true, "timestamp": 1}'.encode("utf-16"), "not JSON"),
         ("spBv1.0/STATE/h", b'{"online": true, "timestamp": %d}' % 10**30, "years 1 to 9999"),
     ],
 )
@@ -107,6 +112,32 @@ def test_what_is_no_message_has_a_reason(topic: str, payload: bytes, reason: str
     found = decode_message(topic, payload)
     assert isinstance(found, Problem)
     assert reason in found.reason
+
+
+@pytest.mark.parametrize(
+    ("payload", "time"),
+    [
+        (b'{"online": true, "timestamp": 1700000000000}', 1_700_000_000_000_000),
+        # As Python's time.time() * 1000.
+        (b'{"online": true, "timestamp": 1700000000000.5}', 1_700_000_000_000_500),
+        (b'{"online": true, "timestamp": 1.7e12}', 1_700_000_000_000_000),
+        (b'\xef\xbb\xbf{"online": true, "timestamp": -1}', -1_000),
+    ],
+)
+def test_the_time_of_a_host_is_any_number_of_json(payload: bytes, time: int) -> None:
+    found = message("spBv1.0/STATE/h", payload)
+    assert (found.time, found.is_online) == (time, True)
+
+
+def test_a_compressed_payload_is_no_message_without_metrics() -> None:
+    """Its metrics are in `body`: taken as it is, they would be lost without a trace."""
+    algorithm = {"name": "algorithm", "datatype": 12, "string_value": "DEFLATE"}
+    payload = payload_class()(seq=3, uuid="SPBV1.0_COMPRESSED", body=b"x")
+    payload.metrics.add(**algorithm)
+    found = decode_message("spBv1.0/g/NDATA/e", payload.SerializeToString())
+    assert found == Problem("the payload is compressed, which is not supported", "uuid")
+    payload.uuid = "of a schema"
+    assert message("spBv1.0/g/NDATA/e", payload.SerializeToString()).seq == 3
 
 
 def test_bytes_made_by_hand_are_read() -> None:

@@ -22,6 +22,7 @@ from semel.pipeline.sparkplug.values import (
     read_metadata,
     read_properties,
     read_time,
+    time_of_number,
 )
 
 NAMESPACE: Final = "spBv1.0/"
@@ -40,6 +41,8 @@ OF_DEVICES: Final = (DBIRTH, DDEATH, DDATA, DCMD)
 # Those that an edge node numbers, from 0 to 255.
 NUMBERED: Final = frozenset((NBIRTH, NDATA, DBIRTH, DDATA, DDEATH))
 SEQ_COUNT: Final = 256
+# The uuid of a payload whose metrics are compressed in `body`, as Eclipse Tahu writes it.
+COMPRESSED: Final = "SPBV1.0_COMPRESSED"
 # The metric that tells which birth a death belongs to.
 BD_SEQ: Final = "bdSeq"
 
@@ -101,6 +104,8 @@ def decode_message(topic: str, payload: bytes) -> SparkplugMessage | Problem:
         found = payload_class().FromString(payload)
     except decode_error():
         return Problem("the payload is not a valid message of Sparkplug B")
+    if found.uuid == COMPRESSED:
+        return Problem("the payload is compressed, which is not supported", "uuid")
     seq = found.seq if found.HasField("seq") else None
     if seq is not None and seq >= SEQ_COUNT:
         return Problem(f"expected a seq from 0 to {SEQ_COUNT - 1}, found {seq}", "seq")
@@ -184,16 +189,17 @@ def _bd_seq_in(metrics: tuple[SentMetric, ...]) -> int | None:
 def _decode_state(topic: SparkplugTopic, payload: bytes) -> SparkplugMessage | Problem:
     """The message of a host. Versions before 3.0 have other topics and payloads."""
     try:
-        found = json.loads(payload)
+        # RFC 8259: JSON is UTF-8, and a reader may ignore a byte order mark.
+        found = json.loads(payload.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         return Problem("the payload of STATE is not JSON")
     if not isinstance(found, dict) or not isinstance(found.get("online"), bool):
         return Problem("expected true or false for online in the payload of STATE", "online")
     milliseconds = found.get("timestamp")
-    if type(milliseconds) is not int:
+    if isinstance(milliseconds, bool) or not isinstance(milliseconds, int | float):
         return Problem("expected a number for timestamp in the payload of STATE", "timestamp")
     try:
-        time = read_time(milliseconds)
+        time = time_of_number(milliseconds)
     except BadValue as problem:
         return Problem(str(problem), "timestamp")
     return SparkplugMessage(topic, time, None, (), is_online=found["online"])

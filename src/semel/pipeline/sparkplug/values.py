@@ -216,12 +216,16 @@ def read_integer(datatype: int, field: str | None, value: int) -> int:
 
 def read_time(value: int) -> int:
     """Microseconds since 1970, from milliseconds in an unsigned field. Raises BadValue."""
-    milliseconds = value if value <= MOST_LONG else value - (1 << 64)
+    return time_of_number(value if value <= MOST_LONG else value - (1 << 64))
+
+
+def time_of_number(milliseconds: int | float) -> int:
+    """Microseconds since 1970, from milliseconds. Raises BadValue."""
     if not _LEAST_TIME <= milliseconds <= _MOST_TIME:
         raise BadValue(
             f"expected a time in the years 1 to 9999, found {milliseconds} ms since 1970"
         )
-    return milliseconds * 1000
+    return round(milliseconds * 1000)
 
 
 def _time_text(value: int) -> str:
