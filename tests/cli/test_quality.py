@@ -219,6 +219,8 @@ def test_a_wrong_amount_of_memory_is_an_error(plant: MadeRecord) -> None:
         (["--since", "1h"], "give one of --since and --from"),
         (["--from", "2026-03-01T13:00:00Z"], "the range is empty: it begins at 2026-03-01T13:00"),
         (["--to", "soon"], "'soon' is not a time such as"),
+        (["--from", "0001-01-01T00:00:00+14:00"], "is not a time such as"),
+        (["--from", "9999-12-31T23:59:59-14:00"], "is not a time such as"),
         (["--sequence", "seq"], "'seq' is not a JSON path to one value such as $.seq"),
         (["--event-time", "$.*"], "'$.*' is not a JSON path"),
         (["--topic", "a/#/b"], "is not a topic filter"),
@@ -254,6 +256,14 @@ def test_nothing_is_saved_of_an_empty_range(plant: MadeRecord) -> None:
 
 
 # --- parts ----------------------------------------------------------------------------------------
+
+
+def test_a_range_may_begin_with_the_first_moment_of_time(plant: MadeRecord) -> None:
+    for arguments in (("--from", "0001-01-01"), ("--since", "36500d", "--to", "0050-01-01")):
+        where = ["--lake", str(plant.lake), "--root", str(plant.root), *arguments]
+        result = CliRunner().invoke(command, where)
+        assert result.exit_code == 0, result.output
+        assert "from 0001-01-01T00:00:00Z to " in result.output
 
 
 def test_the_range_ends_now_at_the_latest() -> None:

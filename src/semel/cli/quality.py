@@ -36,6 +36,8 @@ RANGE: Final = "Range"
 MEASURES: Final = "Measures"
 SINCE: Final = "24h"
 DAY: Final = 86_400.0
+# The first moment that a date can name.
+FIRST_MOMENT: Final = (datetime.min.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 # Lines of the table, unless --count is given.
 LINES: Final = 20
 # From few messages to many; a column without a message is a space.
@@ -60,7 +62,8 @@ def parse_time(context: click.Context, option: click.Parameter, text: str | None
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
-        return (moment - EPOCH) // timedelta(microseconds=1)
+        # In UTC it may be outside of the years 1 to 9999.
+        return (moment.astimezone(UTC) - EPOCH) // timedelta(microseconds=1)
     except (ValueError, OverflowError):
         raise click.BadParameter(f"{text!r} is not a time such as 2026-01-31T12:00:00Z") from None
 
@@ -92,7 +95,10 @@ def find_range(
     if since is not None and start is not None:
         raise click.UsageError("give one of --since and --from")
     last = now if end is None else min(end, now)
-    first = last - round((DAY if since is None else since) * 1e6) if start is None else start
+    if start is None:
+        first = max(last - round((DAY if since is None else since) * 1e6), FIRST_MOMENT)
+    else:
+        first = start
     if first >= last:
         raise click.UsageError(
             f"the range is empty: it begins at {shown_time(first, 'seconds')} and ends at"
