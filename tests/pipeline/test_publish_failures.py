@@ -7,8 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from semel.broker.authority import Authority
 from semel.broker.identity import Identity
@@ -150,6 +151,31 @@ def test_option_failures_may_be_added_after_a_row_has_stopped_the_query(
     commit(options_of(broker.url, tmp_path, failures=str(table)), **rows)
     assert [row["topic"] for row in failures_in(table)] == ["secret/x"]
     assert payloads(broker) == ["1"]
+
+
+def test_a_table_that_cannot_have_the_failures_stops_the_query_and_loses_nothing(
+    guarded: tuple[TestBroker, Guard], tmp_path: Path
+) -> None:
+    broker, _ = guarded
+    other = tmp_path / "other"
+    write_deltalake(other, pa.table({"query": ["q"]}))
+    rows = {"topic": ["ok", "a/#", "secret/x"], "payload": ["0", "1", "2"]}
+    for _ in range(2):
+        with pytest.raises(PipelineError) as caught:
+            commit(options_of(broker.url, tmp_path, failures=str(other)), **rows)
+        assert (
+            f"cannot be written to the table of option failures: {other} has no column batch, row,"
+            in str(caught.value)
+        )
+        assert "so it is not a table of failed rows: give another one" in str(caught.value)
+    assert len(list(other.glob("**/*.parquet"))) == 1
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PipelineError, match=r"option failures: .*Nothing is lost"):
+        commit(options_of(broker.url, tmp_path, failures=str(tmp_path / "file")), **rows)
+    table = tmp_path / "failures"
+    commit(options_of(broker.url, tmp_path, failures=str(table)), **rows)
+    assert [row["topic"] for row in failures_in(table)] == ["a/#", "secret/x"]
+    assert payloads(broker) == ["0"]
 
 
 @pytest.mark.skipif(shutil.which("mosquitto") is None, reason="not installed: mosquitto")

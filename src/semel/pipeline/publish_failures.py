@@ -1,12 +1,13 @@
 """Rows that can never be sent, written to a Delta table: each once, and with the reason."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
 
+from semel.pipeline.errors import TableError
 from semel.pipeline.files import TableLayout, write_files
 from semel.pipeline.publish_rows import CHUNK_SCHEMA
 from semel.pipeline.table import LandingBatch, cached_table
@@ -58,12 +59,25 @@ def report_failures(
         for found in failed
     ]
     made = pa.RecordBatch.from_pylist(rows, schema=FAILURES_SCHEMA)
-    cached_table(address).commit(
-        LandingBatch(
-            files=write_files([made], TableLayout(address)),
-            schema=from_arrow_schema(FAILURES_SCHEMA).json(),
-            query=report[0],
-            number=report[1],
-            description="Rows that could not be published",
-        )
+    table = cached_table(address)
+    batch_of_rows = LandingBatch(
+        files=(),
+        schema=from_arrow_schema(FAILURES_SCHEMA).json(),
+        query=report[0],
+        number=report[1],
+        description="Rows that could not be published",
     )
+    try:
+        missing = table.new_columns_for(batch_of_rows)
+        if missing:
+            raise TableError(
+                f"{table.shown} has no column {', '.join(missing)}, so it is not a table of failed"
+                " rows: give another one"
+            )
+        # Not before: each restart would leave another file.
+        table.commit(replace(batch_of_rows, files=write_files([made], TableLayout(address))))
+    except TableError as problem:
+        raise TableError(
+            f"the rows that failed cannot be written to the table of option failures: {problem}."
+            " Nothing is lost: a restart writes them"
+        ) from problem
