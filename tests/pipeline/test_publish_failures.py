@@ -13,10 +13,14 @@ from deltalake import DeltaTable, write_deltalake
 
 from semel.broker.authority import Authority
 from semel.broker.identity import Identity
+from semel.client.events import PublishOutcome
 from semel.lab.testing import TestBroker
+from semel.mqtt.packet_types import PUBACK
+from semel.mqtt.properties import REASON_STRING, Properties
 from semel.mqtt.reasons import NOT_AUTHORIZED, SUCCESS
 from semel.pipeline import publish_batch, publish_delivery, publish_rows
 from semel.pipeline.errors import PipelineError
+from semel.pipeline.publish_delivery import refusal_text
 from semel.pipeline.publish_failures import report_failures
 from tests.kills.brokers import free_port, mosquitto
 from tests.pipeline.test_publish import commit, numbered, options_of, payloads
@@ -138,6 +142,18 @@ def test_many_refused_rows_are_written_once_per_commit(
     # For each row: 80 MB.
     assert sum(written) < 8_000_000
     assert not payloads(broker)
+
+
+def test_the_reason_of_a_server_is_one_short_line() -> None:
+    def text(why: str) -> str:
+        return refusal_text(
+            PublishOutcome(1, PUBACK, NOT_AUTHORIZED, Properties([(REASON_STRING, why)]))
+        )
+
+    refused = "the server refused it with PUBACK 0x87, not authorized: "
+    assert text("closed on Sunday: déjà vu") == f"{refused}closed on Sunday: déjà vu"
+    assert text("a\nERROR forged\x1b[31m") == rf"{refused}a\nERROR forged\x1b[31m"
+    assert text("x" * 60_000) == refused + "x" * 1_000
 
 
 def test_option_failures_may_be_added_after_a_row_has_stopped_the_query(

@@ -41,6 +41,7 @@ from semel.mqtt.session import NEVER_EXPIRES
 from semel.mqtt.violation import Violation
 from semel.mqtt.wire import MAXIMUM_TWO_BYTES
 from semel.pipeline.errors import PipelineError
+from semel.pipeline.live_ingest import printable
 from semel.pipeline.publish_options import BrokerAccess, PublishOptions
 from semel.store.commit import Commit
 from semel.store.store import FULL
@@ -58,6 +59,8 @@ BURST_SECONDS: Final = 0.1
 # The metadata of the outbox with the messages that the server refused: their rows, each with the
 # reason code (null: it was not sent) and a sentence.
 REFUSED: Final = "publish:refused"
+# Characters of a server's reason that are kept: a part may have thousands of refused rows.
+REASON_CHARACTERS: Final = 1_000
 
 Refusal = tuple[int | None, str]
 
@@ -85,6 +88,14 @@ class SendRate:
     def wait(self) -> float:
         """Seconds until the next message may be sent."""
         return max(0.0, (1.0 - self._tokens) / self._rate)
+
+
+def refusal_text(outcome: PublishOutcome) -> str:
+    """Why the server has refused a message, in one line."""
+    text = f"the server refused it with {PACKET_NAMES[outcome.packet_type]}"
+    text += f" 0x{outcome.reason:02x}, {reason_name(outcome.reason)}"
+    why = outcome.properties.reason_string
+    return f"{text}: {printable(why[:REASON_CHARACTERS])}" if why else text
 
 
 class OutboxDelivery:
@@ -323,7 +334,7 @@ class OutboxDelivery:
         advice = ""
         if isinstance(problem, Refused) and problem.refuses_version:
             advice = "; give option mqttVersion 3.1.1"
-        raise PipelineError(f"{self._address}: {problem}{advice}. {self._left()}")
+        raise PipelineError(f"{self._address}: {printable(str(problem))}{advice}. {self._left()}")
 
     def _check_progress(self) -> None:
         now = self._loop.time()
@@ -348,7 +359,8 @@ class OutboxDelivery:
         if self._store.condition == FULL:
             raise PipelineError(f"the disk of {self._options.state} is full. {self._left()}")
         if not self._link.is_connected:
-            why = f": {self._last_problem}" if self._last_problem is not None else ""
+            last = self._last_problem
+            why = f": {printable(str(last))}" if last is not None else ""
             raise PipelineError(
                 f"{self._address}: the broker could not be reached for {waited}{why}."
                 f" {self._left()}"
@@ -410,11 +422,7 @@ class OutboxDelivery:
             elif outcome.expired:
                 self._add_expired(row)
             elif outcome.reason >= FAILURE:
-                text = f"{PACKET_NAMES[outcome.packet_type]} 0x{outcome.reason:02x}"
-                text += f", {reason_name(outcome.reason)}"
-                if outcome.properties.reason_string:
-                    text += f": {outcome.properties.reason_string}"
-                self._add_refusal(row, outcome.reason, f"the server refused it with {text}")
+                self._add_refusal(row, outcome.reason, refusal_text(outcome))
             else:
                 self.acknowledged += 1
         self._changed.set()
