@@ -1,12 +1,14 @@
 """Rows that replace those with the same key, without Spark."""
 
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Schema
+from deltalake.transaction import AddAction
 
 from semel.pipeline.errors import OptionError, TableError
 from semel.pipeline.files import TableLayout, write_files
@@ -101,6 +103,46 @@ def test_a_key_may_be_a_partition_and_other_types(tmp_path: Path) -> None:
     found = {(row["day"], row["n"]) for row in totals.rows()}
     assert found == {(days[0], 1), (days[1], 2), (None, 3)}
     assert len(totals.rows()) == 3
+
+
+@pytest.mark.parametrize("zone", ["UTC", None])
+def test_a_time_may_be_a_key_and_a_partition(tmp_path: Path, zone: str | None) -> None:
+    totals = Totals(tmp_path, partition_by=("at",))
+    schema = pa.schema([("at", pa.timestamp("us", zone)), ("n", pa.int64())])
+    noon = datetime(2026, 3, 1, 12, 0, 0, 1, tzinfo=None if zone is None else UTC)
+    times = [noon, noon + timedelta(microseconds=1), None]
+    for n in (1, 2):
+        totals.put([{"at": at, "n": n} for at in times[: 4 - n]], key=("at",), schema=schema)
+    assert sorted(row["n"] for row in totals.rows()) == [1, 2, 2]
+
+
+FOREIGN_TIMES = {
+    "INT96": (pa.timestamp("us", "UTC"), {"use_deprecated_int96_timestamps": True}),
+    "ns": (pa.timestamp("ns", "UTC"), {}),
+    "ms": (pa.timestamp("ms", "UTC"), {}),
+    "another zone": (pa.timestamp("us", "Europe/Berlin"), {}),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN_TIMES)
+def test_times_as_other_writers_store_them_are_the_same_keys(tmp_path: Path, kind: str) -> None:
+    stored, options = FOREIGN_TIMES[kind]
+    schema = pa.schema([("k", pa.timestamp("us", "UTC")), ("n", pa.int64())])
+    noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    later = noon + timedelta(hours=1)
+    totals = Totals(tmp_path)
+    table = DeltaTable.create(totals.address, Schema.from_arrow(schema))
+    file = Path(totals.address) / "part.parquet"
+    rows = pa.table({"k": pa.array([noon, later], stored), "n": pa.array([1, 1], pa.int64())})
+    pq.write_table(rows, file, **options)
+    added = AddAction(file.name, file.stat().st_size, {}, 0, True, '{"numRecords": 2}')
+    table.create_write_transaction([added], "append", table.schema())
+    totals.put([{"k": noon, "n": 2}], schema=schema)
+    assert {(row["k"], row["n"]) for row in totals.rows()} == {(noon, 2), (later, 1)}
+    assert len(totals.rows()) == 2
+    # Spark reads no nanoseconds, and times without a zone as another type.
+    for name in DeltaTable(totals.address).file_uris():
+        assert pq.read_schema(name).field("k").type == schema.field("k").type
 
 
 def test_a_key_twice_in_a_batch_is_refused(tmp_path: Path) -> None:

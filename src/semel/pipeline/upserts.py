@@ -4,6 +4,9 @@ Files that hold such rows are written again without them, by us and synced befor
 other files are; the commit adds and removes files at once. To find them, the key columns of all
 files of the table are read. The keys of a batch are in memory on the driver.
 
+Other writers store the same times in other units: Spark's INT96 has nanoseconds and no zone. So
+times are compared, and written again, in the type of the table.
+
 If a key has a newest row (`newest_by`), an older one never replaces it: of all rows with a key, in
 the batch and in the table, the newest stays.
 """
@@ -20,7 +23,7 @@ from deltalake.transaction import RemoveAction
 
 from semel.pipeline.errors import TableError
 from semel.pipeline.files import DataFile, TableFolder, TableLayout, write_files
-from semel.pipeline.live_files import LiveFile, list_files
+from semel.pipeline.live_files import list_files
 from semel.store.roots import without_secrets
 
 _SEPARATOR: Final = "\x1f"
@@ -82,8 +85,9 @@ def upserted_files(
             kept = stays[len(batch) + place]
             if pc.all(kept, min_count=0).as_py():
                 continue
-        added += _kept_rows(address, folder, live_file, kept)
         partition = dict(live_file.partition)
+        rows = _with_times_of(folder.read(live_file.disk_path).filter(kept), kinds)
+        added += _written_again(address, live_file.disk_path, partition, rows)
         removed.append(RemoveAction(live_file.disk_path, True, now, live_file.size, partition))
     return added, removed
 
@@ -105,6 +109,7 @@ class _KeyedRows:
         for name in set(names) - set(rows.column_names):
             # The table got this column after the file was written.
             rows = rows.append_column(name, pa.nulls(rows.num_rows, kinds[name]))
+        rows = _with_times_of(rows, kinds)
         self.keys = _keys(rows, partition, key, kinds)
         self.order = [rows.column(name) for name in newest_by]
 
@@ -142,11 +147,22 @@ def _places_of_newest(rows: pa.Table, newest_by: Sequence[str]) -> pa.Array:
     return first.column(f"{_PLACE}_first").combine_chunks()
 
 
-def _kept_rows(
-    address: str, folder: TableFolder, live: LiveFile, kept: pa.Array
-) -> Iterator[DataFile]:
-    rows = folder.read(live.disk_path).filter(kept)
-    return _written_again(address, live.disk_path, dict(live.partition), rows)
+def _with_times_of(rows: pa.Table, kinds: Mapping[str, Any]) -> pa.Table:
+    """The same rows, with times of the types that the table has, which are in microseconds."""
+    for place, field in enumerate(rows.schema):
+        kind = kinds.get(field.name, field.type)
+        if field.type != kind and _has_times(kind):
+            # Delta has no nanoseconds.
+            column = rows.column(place).cast(kind, safe=False)
+            rows = rows.set_column(place, field.with_type(kind), column)
+    return rows
+
+
+def _has_times(kind: Any) -> bool:
+    if pa.types.is_timestamp(kind):
+        return True
+    inner = range(kind.num_fields) if pa.types.is_nested(kind) else ()
+    return any(_has_times(kind.field(each).type) for each in inner)
 
 
 def _written_again(
@@ -167,8 +183,11 @@ def _keys(
     texts = []
     for name in key:
         if name in partition:
-            value = pa.repeat(pa.scalar(partition[name], pa.string()), rows.num_rows)
-            column = value.cast(kinds[name])
+            value = pa.scalar(partition[name], pa.string())
+            if pa.types.is_timestamp(kinds[name]):
+                # The log has them in UTC, without a zone.
+                value = value.cast(pa.timestamp("us"))
+            column = pa.repeat(value.cast(kinds[name]), rows.num_rows)
         else:
             column = rows.column(name)
         text = pc.cast(column, pa.string())
