@@ -3,8 +3,8 @@
 DuckDB's access to files and to the network is disabled before anything is queried, and cannot be
 enabled again. Arrow datasets, which Python reads, can still be registered.
 
-Types that Arrow cannot hold without loss (times with a zone, bits, numbers without bounds) become
-text.
+Types that Arrow cannot hold without loss (times with a zone, bits, numbers of more than 127 bits)
+become text, and values of any type (VARIANT) become JSON.
 """
 
 from pathlib import Path
@@ -16,9 +16,16 @@ from semel.up.sql_errors import SqlError, first_line
 MEMORY: Final = "1GB"
 # Rows per batch of a result.
 BATCH_ROWS: Final = 2_048
-# Arrow drops the zone of the first, and converts the others to bytes.
-_AS_TEXT: Final = frozenset(["time with time zone", "bit", "bignum"])
 _TEXT: Final = "VARCHAR"
+# The type that a column is cast to. Arrow drops the zone of the first, makes large numbers of the
+# second negative, and converts the others to bytes.
+_CASTS: Final = {
+    "time with time zone": _TEXT,
+    "uhugeint": _TEXT,
+    "bit": _TEXT,
+    "bignum": _TEXT,
+    "variant": "JSON",
+}
 
 
 def open_connection(memory: str, folder: Path) -> Any:
@@ -69,8 +76,8 @@ def quoted(name: str) -> str:
 def _as_text(kind: Any) -> str | None:
     """The type to cast a column to, so that Arrow can hold its values; None: no cast is needed."""
     name = kind.id
-    if name in _AS_TEXT:
-        return _TEXT
+    if name in _CASTS:
+        return _CASTS[name]
     if name not in ("list", "array", "struct", "map", "union"):
         return None
     # An array has its size among its children.
