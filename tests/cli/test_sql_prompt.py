@@ -467,6 +467,36 @@ def test_two_prompts_keep_the_entries_of_each_other(history: PromptHistory) -> N
     assert PromptHistory().load() == ["a", "b", "c"]
 
 
+def test_an_entry_that_readline_does_not_accept_is_left_out(keeper: Keeper) -> None:
+    PromptHistory().add("select 6 * 7 as answer;")
+    with history_path().open("ab") as file:
+        file.write(b"select '\0';\n\xff\x1b[31m;\n")
+    with Terminal() as terminal:
+        assert "Traceback" not in terminal.until(FIRST)
+        # Two up.
+        terminal.type("\x10\x10\n")
+        assert "42" in terminal.until(f"\n{FIRST}").split()
+        terminal.type("\\q\n")
+        assert terminal.end() == 0
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_a_history_that_is_not_a_file_stays_as_it_is(history: PromptHistory, kind: str) -> None:
+    path = history_path()
+    path.parent.mkdir(parents=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/null")
+    else:
+        path.mkdir()
+    assert history.load() == []
+    assert history.warning == f"the history of the prompt is not kept: {path} is not a file"
+    PromptHistory().add("select 1;")
+    assert not path.is_file()
+    assert [each.name for each in path.parent.iterdir()] == ["sql_history"]
+
+
 def test_a_folder_that_cannot_be_written_is_a_warning(keeper: Keeper, tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file, not a folder")
     with Terminal() as terminal:

@@ -56,6 +56,9 @@ class PromptHistory:
 
     @staticmethod
     def _entries(path: Path) -> list[str]:
+        # A pipe would wait for a writer, and a link to /dev/null would be replaced by a file.
+        if path.exists() and not path.is_file():
+            raise OSError(f"{path} is not a file")
         try:
             lines = path.read_text("utf-8", "replace").split("\n")
         except FileNotFoundError:

@@ -12,7 +12,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, ModuleType
 from typing import Final
 
@@ -222,15 +222,22 @@ class SqlPrompt:
         self._readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
         self._readline.clear_history()
         for entry in self._history.load():
-            self._readline.add_history(entry)
+            self._offer_again(entry)
         self._print_history_warning()
 
     def _remember(self, text: str) -> None:
         if self._readline is None or self._history is None:
             return
-        self._readline.add_history(text)
+        self._offer_again(text)
         self._history.add(text)
         self._print_history_warning()
+
+    def _offer_again(self, entry: str) -> None:
+        """Add an entry to those that readline offers."""
+        assert self._readline is not None
+        # It accepts neither NUL nor what the encoding of the terminal lacks.
+        with suppress(ValueError):
+            self._readline.add_history(entry)
 
     def _print_history_warning(self) -> None:
         if self._history is not None and self._history.warning:
