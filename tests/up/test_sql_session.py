@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
-from semel.up.sql_errors import SqlError
+from semel.up.sql_errors import SqlError, shown_error
 from semel.up.sql_session import SqlSession
 from tests.up.asked import NUMBERS, Kept, rows_of
 
@@ -148,3 +148,18 @@ def test_some_statements_return_no_rows(session: SqlSession) -> None:
     ):
         (statement,) = session.statements(text)
         assert session.returns_rows(statement) == returns
+
+
+def test_a_message_of_duckdb_ends_before_its_details() -> None:
+    problem = RuntimeError(
+        "Out of Memory Error: failed to allocate data of size 512.0 MiB\n"
+        "Possible solutions:\n* Reducing the number of threads (SET threads=X)"
+    )
+    assert shown_error(problem).splitlines() == [
+        "Out of Memory Error: failed to allocate data of size 512.0 MiB",
+        "Give the query more memory, or ask for less.",
+    ]
+    problem = RuntimeError("INTERNAL Error: it is full\n\nStack Trace:\n\nduckdb.so(+0x1) [0x2]")
+    assert shown_error(problem) == "INTERNAL Error: it is full"
+    problem = RuntimeError("Binder Error: no x\n\nLINE 1: select 'Stack Trace:'\n        ^")
+    assert shown_error(problem).splitlines()[1:] == ["LINE 1: select 'Stack Trace:'", "        ^"]
