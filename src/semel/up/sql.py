@@ -308,9 +308,7 @@ class LakeSql:
 
         Raises SqlError, TableError, and what reading a record raises.
         """
-        steps = self._steps(query)
-        if any(copy is not None for _, copy in steps):
-            raise SqlError("COPY … TO writes a file, which only the command semel sql does")
+        steps = self._steps(query, may_copy=False)
         return self._run(steps[0][0])
 
     def results(self, query: str) -> Iterator[QueryResult]:
@@ -319,7 +317,7 @@ class LakeSql:
         May be called once. The caller leaves the `with` block of a result before the next one, and
         writes the files of copies. Raises as `query` does.
         """
-        for statements, copy in self._steps(query):
+        for statements, copy in self._steps(query, may_copy=True):
             yield self._run(statements, copy)
 
     def protected_folders(self) -> list[Path]:
@@ -331,7 +329,7 @@ class LakeSql:
             found.append(Path(self._catalog.root.address))
         return [each for each in found if each is not None]
 
-    def _steps(self, query: str) -> list[tuple[list[str], CopyStatement | None]]:
+    def _steps(self, query: str, *, may_copy: bool) -> list[tuple[list[str], CopyStatement | None]]:
         """The statements up to each COPY, and the rest. Registers the views that they need."""
         try:
             parsed = self._connection.extract_statements(query)
@@ -344,6 +342,9 @@ class LakeSql:
         for statement in parsed:
             if statement.type == self._duckdb.StatementType.COPY:
                 copy = parse_copy(statement.query, self._connection)
+                if not may_copy:
+                    # Before looking for the file: whoever asks may not know which files exist.
+                    raise SqlError("COPY … TO writes a file, which only the command semel sql does")
                 # Refuse it before any statement runs.
                 find_target(copy.file, self.protected_folders())
                 steps.append(([*gathered, copy.query], copy))

@@ -36,16 +36,25 @@ def find_target(name: str, protected: Iterable[Path]) -> Path:
         raise SqlError(f"COPY: '{name}' is not the name of a file")
     if path.is_absolute() or ".." in path.parts:
         raise _outside(name)
+    try:
+        return _checked_target(name, protected)
+    except OSError as problem:
+        # A name that is too long, or a folder that may not be searched.
+        reason = problem.strerror or problem
+        raise SqlError(f"COPY: '{name}' cannot be written: {reason}") from None
+
+
+def _checked_target(name: str, protected: Iterable[Path]) -> Path:
     current = Path.cwd().resolve()
     try:
         target = (current / name).resolve()
-    except (OSError, RuntimeError):
+    except RuntimeError:
         # Links that lead to each other.
         raise SqlError(f"COPY: the symbolic links of '{name}' lead nowhere") from None
     if not target.is_relative_to(current) or target == current:
         raise _outside(name)
     if not target.parent.is_dir():
-        raise SqlError(f"COPY: there is no folder '{path.parent}'")
+        raise SqlError(f"COPY: there is no folder '{PurePosixPath(name).parent}'")
     if target.exists():
         found = target.stat()
         if not stat.S_ISREG(found.st_mode):
