@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction
 
+from semel.pipeline import upsert
 from semel.pipeline.errors import OptionError, TableError
 from semel.pipeline.files import TableLayout, write_files
 from semel.pipeline.sink_options import parse_sink_options
@@ -103,6 +104,15 @@ def test_a_key_may_be_a_partition_and_other_types(tmp_path: Path) -> None:
     found = {(row["day"], row["n"]) for row in totals.rows()}
     assert found == {(days[0], 1), (days[1], 2), (None, 3)}
     assert len(totals.rows()) == 3
+
+
+def test_an_upsert_without_key_or_name_is_refused_at_once(tmp_path: Path) -> None:
+    for key in ("", " , ", [], ["", ""]):
+        with pytest.raises(OptionError, match="upsert: key is empty"):
+            upsert(str(tmp_path), key=key, app_id="totals")
+    with pytest.raises(OptionError, match="upsert: app_id is empty"):
+        upsert(str(tmp_path), key="k", app_id="")
+    assert callable(upsert(str(tmp_path), key=["k", "l"], app_id="totals"))
 
 
 @pytest.mark.parametrize("zone", ["UTC", None])

@@ -9,6 +9,8 @@ Spark 4.3 does not offer the output mode `update` to a sink in Python, but to `f
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from semel.pipeline.errors import OptionError
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -24,8 +26,13 @@ def upsert(
     """A function for `foreachBatch` that replaces the rows of a table by their keys.
 
     Each batch is committed once: `app_id` identifies the query in the table. Change it together
-    with the checkpoint of the query, because a new checkpoint numbers batches from 0.
+    with the checkpoint of the query, because a new checkpoint numbers batches from 0. Raises
+    OptionError if `key` or `app_id` is empty.
     """
+    if not _joined(key).strip(" ,"):
+        raise OptionError("upsert: key is empty: give the columns by which rows are replaced")
+    if not app_id:
+        raise OptionError("upsert: app_id is empty: give a name that is unique in the table")
 
     def write(rows: "DataFrame", batch: int) -> None:
         (
