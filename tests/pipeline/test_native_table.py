@@ -15,6 +15,7 @@ from semel.pipeline import read_table, register_tables
 from semel.pipeline.errors import TableError
 from semel.pipeline.native_table import is_native
 from semel.pipeline.table_reading import TableFile
+from tests.pipeline.mapped_columns import write_mapped_table
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -85,6 +86,16 @@ def test_a_version_without_its_files_is_refused(spark: SparkSession, tmp_path: P
     with pytest.raises(TableError, match=r"table: part-.* which version 0 needs, is missing"):
         read_table(spark, table, version=0)
     assert read_table(spark, table).collect()[0].id == 2
+
+
+def test_a_table_with_other_names_in_its_files_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_mapped_table(tmp_path / "mapped", "name")
+    with pytest.raises(TableError, match=r"mapped has delta.columnMapping.mode=name, which semel"):
+        read_table(spark, str(tmp_path / "mapped"))
+    write_mapped_table(tmp_path / "plain", "none")
+    assert read_table(spark, str(tmp_path / "plain")).collect()[0].a == 1
 
 
 def test_a_table_that_cannot_be_read_costs_the_others_no_view(

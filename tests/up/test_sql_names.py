@@ -10,6 +10,7 @@ from deltalake.schema import Field, PrimitiveType
 
 from semel.pipeline.errors import TableError
 from semel.up.sql import LakeSql, RecordLocation, SqlError
+from tests.pipeline.mapped_columns import write_mapped_table
 from tests.up.asked import NUMBERS, Kept, ask, simple_lake
 
 
@@ -117,3 +118,13 @@ def test_a_name_in_a_text_or_a_comment_opens_nothing_that_is_missed(tmp_path: Pa
         assert sql._reads_catalog("select 'ü' as x; show tables")
         assert sql._reads_catalog("from information_schema.tables")
         assert not sql._reads_catalog("select 'it''s' from good where $$ pg_x $$ <> e'show'")
+
+
+@pytest.mark.parametrize("mode", ["none", "name", "id"])
+def test_a_table_with_other_names_in_its_files_is_refused(tmp_path: Path, mode: str) -> None:
+    write_mapped_table(tmp_path / "mapped", mode)
+    if mode == "none":
+        assert ask(LakeSql(str(tmp_path)), "select * from mapped") == [{"a": 1}]
+        return
+    with pytest.raises(TableError, match=f"mapped has delta.columnMapping.mode={mode}, which"):
+        ask(LakeSql(str(tmp_path)), "select * from mapped")

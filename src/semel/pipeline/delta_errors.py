@@ -8,13 +8,16 @@ sentence: without colors, the answers of servers, and traces of Rust.
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from semel.extras import need
 from semel.pipeline.delta_log import find_damage
 from semel.pipeline.errors import TableError
 from semel.pipeline.lake_address import local_folder
 from semel.store.roots import RootError, open_root, without_secrets
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 _COLORS: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
 # The start of a server's answer, or of a trace of delta-rs.
@@ -25,6 +28,7 @@ _REFUSED: Final = re.compile(r"non-2xx status code (40[13] \w+)")
 _NO_BUCKET: Final = re.compile(r"performing list request .*non-2xx status code 404")
 # Messages of delta-rs about a table that requires a feature it does not support.
 _NEWER: Final = ("unsupported: ", "reader version", "writer version", "reader feature")
+_COLUMN_MAPPING: Final = "delta.columnMapping.mode"
 # Messages of delta-rs about a log that it cannot parse.
 _UNREADABLE: Final = (
     "Json error",
@@ -72,6 +76,20 @@ def table_errors(address: str) -> Iterator[None]:
         if damage is not None:
             raise TableError(f"{shown}: its log is damaged: {damage}") from problem
         raise TableError(f"{shown}: {text}") from problem
+
+
+def check_column_mapping(address: str, table: "DeltaTable") -> None:
+    """Raise TableError for a table whose files have other names of columns than its schema.
+
+    delta-rs 1.6 refuses such a table only if it names its reader features. In one of reader version
+    2, from before they had names, every column would be null.
+    """
+    mode = table.metadata().configuration.get(_COLUMN_MAPPING) or "none"
+    if mode != "none":
+        raise TableError(
+            f"{without_secrets(address)} has {_COLUMN_MAPPING}={mode}, which semel does not"
+            " support: read it with the program that writes it, or copy it to a table without"
+        )
 
 
 def _damage(address: str) -> str | None:

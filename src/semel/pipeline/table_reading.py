@@ -75,7 +75,7 @@ def open_version(options: TableOptions, version: int | None = None) -> "DeltaTab
     """The table as of a version, or as the options say. Raises TableError and OptionError."""
     from deltalake import DeltaTable
 
-    from semel.pipeline.delta_errors import table_errors
+    from semel.pipeline.delta_errors import check_column_mapping, table_errors
     from semel.pipeline.lake_address import split_address
 
     uri, storage = split_address(options.path)
@@ -90,6 +90,7 @@ def open_version(options: TableOptions, version: int | None = None) -> "DeltaTab
             table.load_as_version(options.timestamp)
         # It selects no file, and checks that delta-rs supports the reader features of the table.
         table.to_pyarrow_dataset(file_pruning_predicate="1 = 0")
+    check_column_mapping(options.path, table)
     return table
 
 

@@ -51,7 +51,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.client.ingest_plan import DATA_FOLDER
 from semel.extras import need
-from semel.pipeline.delta_errors import describe_missing_table, one_line, table_errors
+from semel.pipeline.delta_errors import (
+    check_column_mapping,
+    describe_missing_table,
+    one_line,
+    table_errors,
+)
 from semel.pipeline.errors import TableError
 from semel.pipeline.lake import (
     NodeLag,
@@ -416,7 +421,9 @@ class LakeSql:
 
     def _register_table(self, table: str) -> None:
         opened = self._open(table)
-        with table_errors(table_address(self._lake, table)):
+        address = table_address(self._lake, table)
+        check_column_mapping(address, opened)
+        with table_errors(address):
             self._create_view(table, dataset_of(opened))
 
     def _create_view(self, name: str, rows: Any) -> None:
