@@ -314,7 +314,7 @@ def _spark_schema() -> str:
 def delta_schema() -> Any:
     from deltalake import Schema
 
-    from semel.pipeline.table import nullable
+    from semel.pipeline.table_schema import nullable
 
     return Schema.from_json(json.dumps(nullable(json.loads(_spark_schema()))))
 

@@ -310,6 +310,21 @@ def test_a_deleted_table_is_refused_and_filled_again_without_the_state(
     assert place.all_rows() == expected
 
 
+@pytest.mark.parametrize("table", ["sparkplug_metrics", "sparkplug_nodes", "sparkplug_gaps"])
+def test_a_table_that_is_deleted_while_messages_land_does_not_begin_in_the_middle(
+    tmp_path: Path, table: str
+) -> None:
+    place = BatchPlace(tmp_path, MESSAGES)
+    landing = place.start()
+    first, both = {"n1": (1, 20)}, {"n1": (1, 30)}
+    landing.land(place.batch(first), first)
+    (place.lake / table).rename(tmp_path / "gone")
+    with pytest.raises(TableError, match=f"{table} was deleted or replaced while rows landed"):
+        landing.land(place.batch({"n1": (21, 30)}), both)
+    with pytest.raises(PipelineError, match=f"{table} lacks messages that"):
+        SparkplugTarget(place.plan).check()
+
+
 def test_a_batch_without_sparkplug_messages_commits_nothing_until_the_end(tmp_path: Path) -> None:
     place = BatchPlace(tmp_path, {"n1": [("plant/a", b"")] * 20})
     landing = place.start()

@@ -287,6 +287,7 @@ class FileTables:
                 dead_letters_schema=schema_json(messages.columns),
                 shapes=tuple(shapes),
                 begins_anywhere=start is not None,
+                landed=tuple(landed[each.name] for each in self.file.tables),
             )
             self._passed = passed
             writer = (

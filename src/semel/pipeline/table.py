@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count, pairwise
-from typing import Any, Final
+from typing import Final
 
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -54,6 +54,7 @@ from semel.pipeline.files import (
 )
 from semel.pipeline.lake_address import local_folder, split_address
 from semel.pipeline.stream_record import StreamRecord, runs_label
+from semel.pipeline.table_schema import new_columns, plain_type, rows_schema, type_name
 from semel.pipeline.upserts import upserted_files
 from semel.store.reading import row_label
 from semel.store.roots import Root, RootError, open_root, without_secrets
@@ -114,6 +115,8 @@ class LandingBatch:
     may_skip: bool = False
     may_add_columns: bool = False
     overwrite: bool = False
+    # By node: the row up to which this query knows that the table had everything.
+    reached: Mapping[str, int] | None = None
     # Whether a table without rows of a node may begin with any of its rows.
     begins_anywhere: bool = False
     # Which rows are new, if neither the stream nor the query decides that.
@@ -261,7 +264,7 @@ class Table:
 
     def _prepare(self, batch: LandingBatch) -> DeltaTable:
         """The table, created or widened if necessary, and checked against the batch."""
-        schema = _schema_of(batch)
+        schema = rows_schema(batch.schema)
         table, new = self._load_checked(batch, schema)
         for _ in range(ADD_ATTEMPTS):
             if not new:
@@ -289,6 +292,7 @@ class Table:
         if table is None:
             # A new table can only take rows from the beginning of the record.
             if batch.stream is not None and batch.select is None:
+                self._check_reached(batch, batch.stream, {})
                 self._decide(batch, self._spans(batch), {})
             self.create(schema, batch.partition_by, batch.stream, batch.description)
             table = self.load()
@@ -310,7 +314,7 @@ class Table:
         table = self.load()
         if table is None:
             return []
-        schema = _schema_of(batch)
+        schema = rows_schema(batch.schema)
         self._check_fits(table, batch, schema)
         return [each.name for each in new_columns(table.schema(), schema)]
 
@@ -426,10 +430,10 @@ class Table:
                 )
         for field in schema.fields:
             known = there.get(field.name)
-            if known is not None and _plain(known) != _plain(field):
+            if known is not None and plain_type(known) != plain_type(field):
                 raise TableError(
-                    f"{self.shown}: column {field.name} is {_type(known)} in the table, but"
-                    f" {_type(field)} in the rows: cast it, or choose another table"
+                    f"{self.shown}: column {field.name} is {type_name(known)} in the table, but"
+                    f" {type_name(field)} in the rows: cast it, or choose another table"
                 )
             near = [name for name in there if name.lower() == field.name.lower()]
             if known is None and near:
@@ -492,6 +496,8 @@ class Table:
                 transactions.append(Transaction(app, batch.number))
         if batch.stream is None:
             return (batch.files, transactions) if batch.files or batch.overwrite else None
+        reached = positions_in(table, batch.stream, batch.reached or {})
+        self._check_reached(batch, batch.stream, reached)
         spans = self._spans(batch)
         landed = positions_in(table, batch.stream, spans)
         decision = self._decide(batch, spans, landed)
@@ -555,6 +561,17 @@ class Table:
                     )
             spans[node] = (found[0][0], found[-1][1])
         return spans
+
+    def _check_reached(self, batch: LandingBatch, stream: str, landed: Mapping[str, int]) -> None:
+        """Raise TableError if the table lacks rows that it had earlier in this query."""
+        for node, seq in sorted((batch.reached or {}).items()):
+            at = landed.get(node, 0)
+            if at < seq:
+                raise TableError(
+                    f"{self.shown} was deleted or replaced while rows landed in it: it lacks"
+                    f" {row_label(at + 1, seq)} of stream {stream}, node {node}; nothing was"
+                    " committed. Start the landing again to add them"
+                )
 
     def _decide(
         self, batch: LandingBatch, spans: Mapping[str, Run], landed: Mapping[str, int]
@@ -642,21 +659,6 @@ def cached_table(address: str) -> Table:
     return _CACHE[address]
 
 
-def new_columns(table: Schema, rows: Schema) -> list[Field]:
-    """The columns that a table lacks, as nullable columns."""
-    names = {field.name for field in table.fields}
-    return [
-        Field(field.name, field.type, nullable=True)
-        for field in rows.fields
-        if field.name not in names
-    ]
-
-
-def _schema_of(batch: LandingBatch) -> Schema:
-    """The columns of the rows of a batch, all nullable."""
-    return Schema.from_json(json.dumps(nullable(json.loads(batch.schema))))
-
-
 def _names(columns: Iterable[Field]) -> str:
     return ", ".join(field.name for field in columns)
 
@@ -670,28 +672,6 @@ def _action(file: DataFile) -> AddAction:
         data_change=True,
         stats=file.statistics,
     )
-
-
-def _plain(field: Field) -> Any:
-    """The type of a column, without nullability."""
-    return nullable(json.loads(field.type.to_json()))
-
-
-def _type(field: Field) -> str:
-    return str(json.loads(field.type.to_json()))
-
-
-def nullable(kind: Any) -> Any:
-    """A type or schema of Spark in which everything is nullable, as in files."""
-    if isinstance(kind, list):
-        return [nullable(each) for each in kind]
-    if not isinstance(kind, dict):
-        return kind
-    free = ("nullable", "containsNull", "valueContainsNull")
-    return {
-        name: True if name in free else {} if name == "metadata" else nullable(value)
-        for name, value in kind.items()
-    }
 
 
 def _listed(names: Sequence[str]) -> str:

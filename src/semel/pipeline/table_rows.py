@@ -284,7 +284,7 @@ def _timestamps(columns: StructType) -> set[str]:
 
 def _table_schema(shared: Sequence[str], kinds: StructType, own: StructType) -> StructType:
     """The columns of a table: those of the record, its own ones, and the date."""
-    from semel.pipeline.table import nullable
+    from semel.pipeline.table_schema import nullable
 
     found = StructType(
         [
@@ -434,7 +434,7 @@ def _nullable(frame: DataFrame, row: Column) -> tuple[Column, StructType]:
 
     Arrow refuses a row that is null, of another message, if a column of it is not nullable.
     """
-    from semel.pipeline.table import nullable
+    from semel.pipeline.table_schema import nullable
 
     own = frame.select(row.alias("row")).schema["row"].dataType
     kind = StructType.fromJson(nullable(json.loads(own.json())))

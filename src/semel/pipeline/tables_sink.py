@@ -14,12 +14,17 @@ loses nothing: the next commit covers all messages since the query began, becaus
 batches in order. Dead letters come first: if they were committed and their table was not, the
 repeated batch finds them.
 
-If a commit fails, the other tables are still committed; then the query ends with the error.
+If a commit fails, the other tables are still committed; then the query ends with the errors.
+
+A commit covers more than its batch, so it would hide that a table was deleted, or replaced by an
+older copy, since the last one. So the sink notes in the checkpoint how far each table got, and a
+commit to a table that has less is refused.
 """
 
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -49,6 +54,8 @@ SPLIT_BATCHES: Final = 64
 SPLIT_BYTES: Final = 32 * 1024 * 1024
 # Rows that wait before only the newest of each key are kept.
 LATEST_ROWS: Final = 10_000
+# The folder of a checkpoint in which the sink notes how far each table got, by its place.
+REACHED: Final = "reached"
 # When the tables were committed last, by address, on the clock of this process.
 _COMMITTED: Final[dict[str, float]] = {}
 
@@ -69,6 +76,8 @@ class TablesPlan:
     shapes: tuple[TableShape, ...]
     # Whether a new table may begin with any message, and not with the first of the record.
     begins_anywhere: bool = False
+    # By table: the positions of its nodes when the query began.
+    landed: tuple[dict[str, int], ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -87,7 +96,8 @@ class TablesPlan:
             )
             for each in found["shapes"]
         )
-        return cls(**found | {"shapes": shapes, "addresses": tuple(found["addresses"])})
+        lists = {name: tuple(found[name]) for name in ("addresses", "landed")}
+        return cls(**found | lists | {"shapes": shapes})
 
 
 @dataclass
@@ -143,20 +153,14 @@ class TablesWriter(DataSourceStreamArrowWriter):
         covers = spans_since_start(Path(self.plan.checkpoint), batchId)
         now = time.monotonic()
         written = [each for each in messages if isinstance(each, WrittenTables)]
-        problem: PipelineError | None = None
+        new: dict[int, tuple[list[DataFile], list[DataFile]]] = {}
         for place, address in enumerate(self.plan.addresses):
             files = [file for each in written for file in each.rows[place]]
             dead = [file for each in written for file in each.dead_letters[place]]
             since = now - _COMMITTED.get(address, float("-inf"))
-            if not files and not dead and since < ADVANCE_SECONDS:
-                continue
-            try:
-                commit_table(self.plan, place, files, dead, covers)
-                _COMMITTED[address] = now
-            except PipelineError as found:
-                problem = problem or found
-        if problem is not None:
-            raise problem
+            if files or dead or since >= ADVANCE_SECONDS:
+                new[place] = (files, dead)
+        commit_tables(self.plan, new, covers)
 
     def abort(
         self,
@@ -166,6 +170,32 @@ class TablesWriter(DataSourceStreamArrowWriter):
         return
 
 
+def commit_tables(
+    plan: TablesPlan,
+    new: "Mapping[int, tuple[Sequence[DataFile], Sequence[DataFile]]]",
+    covers: "Mapping[str, Span]",
+) -> None:
+    """Commit rows and dead letters, by the place of their table.
+
+    A table whose commit fails keeps none of the others from theirs; then the errors are raised.
+    """
+    from semel.pipeline.delta_errors import table_errors
+
+    problems: list[Exception] = []
+    for place, (files, dead) in new.items():
+        address = plan.addresses[place]
+        try:
+            with table_errors(address):
+                commit_table(plan, place, files, dead, covers)
+            _COMMITTED[address] = time.monotonic()
+        except Exception as problem:
+            problems.append(problem)
+    if len(problems) > 1 and all(isinstance(each, PipelineError) for each in problems):
+        raise PipelineError("; ".join(dict.fromkeys(map(str, problems)))) from problems[0]
+    if problems:
+        raise problems[0]
+
+
 def commit_table(
     plan: TablesPlan,
     place: int,
@@ -173,7 +203,7 @@ def commit_table(
     dead: "Sequence[DataFile]",
     covers: "Mapping[str, Span]",
 ) -> None:
-    """Commit rows and dead letters of one table. Raises PipelineError."""
+    """Commit rows and dead letters of one table. Raises PipelineError, OSError and DeltaError."""
     from semel.pipeline.dead_letters import commit_dead_letters
     from semel.pipeline.stream_record import StreamRecord
     from semel.pipeline.table import LandingBatch, cached_table
@@ -191,6 +221,7 @@ def commit_table(
             stream=plan.stream,
             covers=covers,
             record=StreamRecord(plan.root, plan.stream),
+            reached=_reached(plan, place),
             may_skip=plan.may_skip,
             may_add_columns=True,
             begins_anywhere=plan.begins_anywhere,
@@ -199,6 +230,32 @@ def commit_table(
             description=f"Messages of the MQTT stream {plan.stream}, with typed columns",
         )
     )
+    _note_reached(plan, place, covers)
+
+
+def _reached(plan: TablesPlan, place: int) -> dict[str, int]:
+    """The positions that a table had when the query began, or after its last commit to it."""
+    found = dict(plan.landed[place]) if plan.landed else {}
+    with suppress(FileNotFoundError):
+        noted: dict[str, int] = json.loads(_note_path(plan, place).read_text("utf-8"))
+        found |= {node: max(seq, found.get(node, 0)) for node, seq in noted.items()}
+    return found
+
+
+def _note_reached(plan: TablesPlan, place: int, covers: "Mapping[str, Span]") -> None:
+    """Note the positions of a table after a commit, for the process of the next one.
+
+    If it is killed before that, the next query has another checkpoint.
+    """
+    path = _note_path(plan, place)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps({node: last for node, (_, last) in covers.items()}), "utf-8")
+    new.replace(path)
+
+
+def _note_path(plan: TablesPlan, place: int) -> Path:
+    return Path(plan.checkpoint) / REACHED / str(place)
 
 
 def advance(plan: TablesPlan) -> None:
@@ -208,8 +265,7 @@ def advance(plan: TablesPlan) -> None:
     if batch is None:
         return
     covers = spans_since_start(checkpoint, batch)
-    for place in range(len(plan.addresses)):
-        commit_table(plan, place, [], [], covers)
+    commit_tables(plan, {place: ([], []) for place in range(len(plan.addresses))}, covers)
 
 
 class RowSplitter:

@@ -200,6 +200,8 @@ class SparkplugLanding:
                 stream=plan.stream,
                 covers=covers,
                 record=StreamRecord(plan.root_address, plan.stream),
+                # The state is committed last.
+                reached=self.positions,
                 may_skip=not plan.fail_on_data_loss,
                 may_add_columns=True,
                 description=f"{subject} of Sparkplug messages of the MQTT stream {plan.stream}",
