@@ -14,6 +14,7 @@ from semel import __version__, cli
 from semel.cli.land_run import as_line
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.landing_plan import policy_of
+from semel.pipeline.landing_target import RunCheckpoints
 from semel.pipeline.maintenance_process import describe
 from semel.pipeline.settings import LandSettings
 from semel.settings import settings_of
@@ -191,3 +192,72 @@ def test_the_page_lists_exactly_the_settings_of_the_section() -> None:
 def test_the_links_of_the_page_lead_somewhere() -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", PAGE.read_text("utf-8")):
         assert (PAGE.parent / link).is_file(), link
+
+
+LANDING = """
+[[table]]
+name = "temperature"
+topic = "plant/{line}/temperature"
+decoder = "text"
+"""
+
+
+def of_file(root: Path, command: str, *arguments: str) -> Result:
+    """Run one of the commands of a landing file, on stream plant."""
+    (root.parent / "landing.toml").write_text(LANDING)
+    words = ["--quiet", "--root", str(root), "--stream", "plant", *arguments]
+    result = invoke(command, *words)
+    assert isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["retry", "nonesuch"], "landing.toml has no table nonesuch: its tables are temperature"),
+        (["retry", "--lake", "file"], "file is not a lake but a file"),
+        (["retry", "--lake", "nowhere"], "there is no lake at nowhere: there is no such folder"),
+        (
+            ["backfill", "nonesuch"],
+            "landing.toml has no table nonesuch: its tables are temperature",
+        ),
+        (["backfill", "../temperature"], "landing.toml has no table ../temperature: its tables"),
+        (["backfill", "a'b"], "landing.toml has no table a'b: its tables are temperature"),
+        (["check", "--stream", "plants"], "did you mean plant?"),
+        (["check", "--lake", "file"], "file is not a folder but a file"),
+        (["check", "--root", "nowhere"], "nowhere is not a root: there is no such folder"),
+        (["infer", "a/#", "--stream", "plants"], "did you mean plant?"),
+        (["infer", "a/#", "--root", "nowhere"], "nowhere is not a root: there is no such folder"),
+        (["check"], "Spark is started"),
+        (["infer", "a/#"], "Spark is started"),
+        (["backfill", "temperature", "--from", "2026-03-01T12:00:00Z"], "Spark is started"),
+        (["retry", "--lake", "lake"], "Spark is started"),
+    ],
+)
+def test_a_mistake_about_a_landing_file_is_told_before_spark_is_started(
+    root: Path, command: list[str], said: str
+) -> None:
+    (root.parent / "file").write_text("")
+    (root.parent / "lake").mkdir()
+    result = of_file(root, *command)
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()[-1:]
+    assert line.startswith("Error: ")
+    assert said in line
+
+
+@pytest.mark.parametrize("start", ["never", "-5", "0", '{"n1": true}', "{"])
+def test_a_backfill_begins_at_a_row_or_a_time(root: Path, start: str) -> None:
+    result = of_file(root, "backfill", "temperature", "--from", start)
+    assert result.exit_code == 2
+    assert "Error: Invalid value for --from: " in result.stderr
+    assert "option start" not in result.stderr
+
+
+def test_a_backfill_has_a_checkpoint_beside_that_of_the_landing(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the settings name that of the landing, which may be running."""
+    monkeypatch.setenv("SEMEL_LAND_CHECKPOINT", str(root.parent / "checkpoint"))
+    with RunCheckpoints(root.parent / "checkpoint").locked():
+        assert "Spark is started" in of_file(root, "backfill", "temperature").stderr

@@ -23,11 +23,22 @@ from semel.cli.safe_text import shown_text
 from semel.cli.text_tables import print_table
 from semel.counts import count as counted
 from semel.extras import need
+from semel.pipeline.errors import OptionError, PipelineError
+from semel.pipeline.lake import table_names
+from semel.pipeline.lake_address import local_folder
 from semel.pipeline.landing_errors import spark_errors
 from semel.pipeline.landing_file import LandingFile, read_landing_file
-from semel.pipeline.landing_plan import LANDING_FILE, LandingPlan, make_plan
+from semel.pipeline.landing_plan import (
+    LANDING_FILE,
+    LandingPlan,
+    check_can_be_created,
+    make_plan,
+)
 from semel.pipeline.settings import LandSettings
+from semel.pipeline.source_options import parse_points
+from semel.pipeline.stream_check import check_recorded
 from semel.pipeline.topic_template import parse_template
+from semel.store.roots import LocalRoot
 
 if TYPE_CHECKING:
     from semel.pipeline.dead_letter_retry import RetryOutcome
@@ -121,6 +132,7 @@ def check(
         _print_explanation(file, explain, is_json=is_json)
         return
     plan = make_plan(settings)
+    _check_exists(plan)
     from semel.pipeline.landing_check import check_landing
 
     with _spark(plan, quiet=quiet or is_json) as spark:
@@ -228,6 +240,7 @@ def infer(topic: str, settings: LandSettings, count: int, is_json: bool, quiet: 
     """
     template = parse_template(topic)
     plan = make_plan(replace(settings, landing=None))
+    _check_exists(plan)
     from semel.pipeline.landing_check import infer_table
 
     with _spark(plan, quiet=quiet or is_json) as spark:
@@ -268,6 +281,8 @@ def retry(tables: tuple[str, ...], settings: LandSettings, is_json: bool, quiet:
     plan = make_plan(settings)
     assert plan.file is not None
     chosen = [plan.file.table(name) for name in tables] or list(plan.file.tables)
+    # With a mistyped lake there would be nothing to retry. Raises TableError.
+    table_names(plan.lake)
     from semel.pipeline.dead_letter_retry import retry_dead_letters
 
     with _spark(plan, quiet=quiet or is_json) as spark:
@@ -321,15 +336,23 @@ def backfill(table: str, settings: LandSettings, start: str, is_json: bool, quie
     continues where this has ended.
     """
     log_to_stderr()
+    try:
+        parse_points("start", start)
+    except OptionError as problem:
+        sentence = str(problem).removeprefix("option start").lstrip(" :,")
+        raise click.BadParameter(sentence, param_hint="--from") from None
 
     def only_table(plan: LandingPlan) -> LandingPlan:
         assert plan.file is not None
-        checkpoint = plan.checkpoint
+        file = plan.file.only(table)
         if settings.checkpoint is None:
-            checkpoint = checkpoint.with_name(f"{LANDING_FILE}-backfill-{table}")
+            checkpoint = plan.checkpoint.with_name(f"{LANDING_FILE}-backfill-{table}")
+        else:
+            # That of the landing, which may be running.
+            checkpoint = plan.checkpoint / f"backfill-{table}"
         return replace(
             plan,
-            file=plan.file.only(table),
+            file=file,
             checkpoint=checkpoint,
             begin_at=None if start == "earliest" else start,
         )
@@ -338,6 +361,17 @@ def backfill(table: str, settings: LandSettings, start: str, is_json: bool, quie
 
 
 # --- Spark ----------------------------------------------------------------------------------------
+
+
+def _check_exists(plan: LandingPlan) -> None:
+    """Raise PipelineError, before Spark starts, if there is nothing to read for a check."""
+    root = plan.root
+    if isinstance(root, LocalRoot) and not Path(root.address).is_dir():
+        raise PipelineError(f"{root.address} is not a root: there is no such folder")
+    check_recorded(root, plan.stream)
+    lake = local_folder(plan.lake)
+    if lake is not None:
+        check_can_be_created(lake)
 
 
 @contextmanager

@@ -158,8 +158,8 @@ def parse_source_options(given: Mapping[str, str]) -> SourceOptions:
         stream=stream,
         nodes=_nodes(values),
         columns=parse_columns(values["columns"]) if "columns" in values else None,
-        start=_points("start", values.get("start", EARLIEST)),
-        end=_points("end", values["end"]) if "end" in values else None,
+        start=parse_points("start", values.get("start", EARLIEST)),
+        end=parse_points("end", values["end"]) if "end" in values else None,
         max_rows=_number(values, "maxRowsPerBatch", None),
         fail_on_data_loss=boolean(values, "failOnDataLoss", True),
         rows_per_partition=_number(values, "rowsPerPartition", None) or ROWS_PER_PARTITION,
@@ -341,7 +341,8 @@ def boolean(values: Mapping[str, str], name: str, default: bool) -> bool:
     return word in TRUE
 
 
-def _points(option: str, text: str) -> Points:
+def parse_points(option: str, text: str) -> Points:
+    """Where a query starts or ends on each node. Raises OptionError, which names the option."""
     stripped = text.strip()
     # By default, other nodes are read from their beginning to their end.
     others = Point(name=EARLIEST if option == "start" else LATEST)
