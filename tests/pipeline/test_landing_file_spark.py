@@ -315,6 +315,9 @@ def test_columns_are_inferred_from_the_record(place: Place) -> None:
     assert found.columns == "at TIMESTAMP, unit STRING, value STRING"
     numbers = infer_table(place.spark, plan, parse_template("count/2"), 1)
     assert (numbers.decoder, numbers.columns) == ("text", None)
+    # Messages of another kind do not count: "many" makes no whole number a fraction.
+    mixed = infer_table(place.spark, plan, parse_template("count/+"), 30)
+    assert (mixed.columns, mixed.others) == ("value BIGINT", 6)
     place.describe(found.as_toml())
     assert place.land() == 30
     with pytest.raises(PipelineError, match="none of the last messages"):

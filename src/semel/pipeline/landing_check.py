@@ -274,7 +274,8 @@ def infer_table(
         ddl = _columns_ddl(fields)
         arrays = tuple(each.name for each in fields.fields if _is_array_of_structs(each.dataType))
     elif decoder == "number":
-        is_whole = all(each.strip().lstrip(b"+-").isdigit() for each in payloads)
+        numbers = [each for each in payloads if _kind_of(each) == "number"]
+        is_whole = all(each.strip().lstrip(b"+-").isdigit() for each in numbers)
         ddl = "value BIGINT" if is_whole else "value DOUBLE"
     return InferredTable(
         name=_name_of(template),
