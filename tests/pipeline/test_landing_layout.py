@@ -7,9 +7,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 
 from semel.pipeline.errors import DataLoss, OptionError
+from semel.pipeline.landing_check import check_dead_letters
 from semel.pipeline.landing_file import LandedTable, read_landing_file
 from semel.pipeline.landing_plan import SparkplugTables, make_plan, sparkplug_plan
 from semel.pipeline.landing_target import FileTables, make_target
@@ -27,7 +28,7 @@ from semel.pipeline.table_reading import (
 )
 from semel.pipeline.table_retention import remove_expired
 from semel.settings import SettingsError
-from tests.pipeline.landing_rows import land_seqs
+from tests.pipeline.landing_rows import land_seqs, rows_of
 from tests.pipeline.test_maintenance import POLICY, actions, land_many
 from tests.pipeline.test_table_retention import NINETY, at, three_days
 
@@ -129,6 +130,21 @@ def test_the_tables_of_a_landing_file_have_their_own(tmp_path: Path) -> None:
     for given in ({"retention": 90 * DAY}, {"cluster_by": ("client_id",)}):
         with pytest.raises(OptionError, match=r"is for landing without a landing file: set \w+ of"):
             make_plan(settings(tmp_path, landing=path, **given))
+
+
+def test_a_table_that_cannot_take_dead_letters_is_refused_before_there_are_any(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "landing.toml"
+    path.write_text('dead_letters = "messages"\n' + TABLE)
+    plan = make_plan(settings(tmp_path, landing=path))
+    schema = Schema.from_arrow(rows_of(1, 1).schema).to_json()
+    check_dead_letters(plan, schema)
+    three_days(str(tmp_path / "lake" / "messages"))
+    with pytest.raises(OptionError, match=r"dead letters cannot land: .*messages is the table of"):
+        check_dead_letters(plan, schema)
+    path.write_text(TABLE)
+    check_dead_letters(make_plan(settings(tmp_path, landing=path)), schema)
 
 
 def test_sparkplug_tables_are_clustered_by_node_and_keep_their_rows(tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from pyspark.sql import functions
 from pyspark.sql.types import ArrayType, DataType, StructType
 
 from semel.pipeline.cluster_by import check_cluster_by
-from semel.pipeline.dead_letters import count_messages
+from semel.pipeline.dead_letters import count_messages, schema_json
 from semel.pipeline.errors import OptionError, PipelineError, TableError
 from semel.pipeline.landing_file import LandedTable
 from semel.pipeline.landing_plan import LandingPlan, landing_table
+from semel.pipeline.source_columns import DATE
 from semel.pipeline.stream_record import StreamRecord
 from semel.pipeline.table import LandingBatch, Table
 from semel.pipeline.table_rows import TableShape, needed_columns, rows_of_tables, without_ansi
@@ -87,6 +88,7 @@ def check_landing(spark: "SparkSession", plan: LandingPlan, count: int) -> FileC
     with without_ansi(spark):
         frame, shapes = rows_of_tables(messages, tables, {})
         check_clusters(tables, shapes)
+        check_dead_letters(plan, schema_json(messages.columns))
         found = frame.toArrow()
     # A message has several rows if a table explodes an array.
     by_message = found.group_by(["node", "seq"], use_threads=False).aggregate([("topic", "first")])
@@ -159,6 +161,22 @@ def fit_of(plan: LandingPlan, shape: TableShape) -> tuple[tuple[str, ...], str |
             " fill it with `semel land backfill`"
         )
     return tuple(new), None
+
+
+def check_dead_letters(plan: LandingPlan, schema: str) -> None:
+    """Raise OptionError if there is a table that cannot take the dead letters of this schema.
+
+    Otherwise that would be noticed with the first of them.
+    """
+    assert plan.file is not None
+    table = Table(landing_table(plan.lake, plan.file.dead_letters))
+    try:
+        table.new_columns_for(LandingBatch([], schema, (DATE,)))
+    except TableError as problem:
+        raise OptionError(
+            f"dead letters cannot land: {problem}; set dead_letters in {plan.file.path} to another"
+            " name"
+        ) from None
 
 
 def _grouped(letters: pa.Table) -> tuple[BadMessages, ...]:

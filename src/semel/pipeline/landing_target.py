@@ -251,7 +251,7 @@ class FileTables:
     def start(self, spark: "SparkSession", *, once: bool) -> "StreamingQuery":
         """Start the query."""
         from semel.pipeline.dead_letters import schema_json
-        from semel.pipeline.landing_check import check_clusters, fit_of
+        from semel.pipeline.landing_check import check_clusters, check_dead_letters, fit_of
         from semel.pipeline.table_rows import needed_columns, rows_of_tables, without_ansi
         from semel.pipeline.tables_sink import NAME, TablesPlan, TablesSink
 
@@ -277,6 +277,8 @@ class FileTables:
                 _, problem = fit_of(plan, shape)
                 if problem is not None:
                     raise OptionError(problem)
+            letters = schema_json(messages.columns)
+            check_dead_letters(plan, letters)
             passed = TablesPlan(
                 stream=plan.stream,
                 root=plan.root_address,
@@ -284,7 +286,7 @@ class FileTables:
                 may_skip=not plan.fail_on_data_loss,
                 addresses=tuple(self.addresses),
                 dead_letters=self.dead_letters,
-                dead_letters_schema=schema_json(messages.columns),
+                dead_letters_schema=letters,
                 shapes=tuple(shapes),
                 begins_anywhere=start is not None,
                 landed=tuple(landed[each.name] for each in self.file.tables),
