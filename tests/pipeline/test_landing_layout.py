@@ -132,6 +132,20 @@ def test_the_tables_of_a_landing_file_have_their_own(tmp_path: Path) -> None:
             make_plan(settings(tmp_path, landing=path, **given))
 
 
+def test_dead_letters_stay_unless_the_landing_file_says_otherwise(tmp_path: Path) -> None:
+    path = tmp_path / "landing.toml"
+    path.write_text('dead_letters_retention = "30d"\n' + TABLE)
+    plan = make_plan(settings(tmp_path, landing=path))
+    *_, watched = make_target(plan).watched
+    assert watched.policy is not None
+    assert (watched.name, watched.policy.retention) == ("dead_letters", 30 * DAY)
+    assert plan.file is not None
+    assert plan.file.only("t").dead_letters_retention == 30 * DAY
+    path.write_text('dead_letters_retention = "1s"\n' + TABLE)
+    with pytest.raises(OptionError, match=r'dead_letters_retention is "1s", but must be a dura'):
+        read_landing_file(path)
+
+
 def test_a_table_that_cannot_take_dead_letters_is_refused_before_there_are_any(
     tmp_path: Path,
 ) -> None:

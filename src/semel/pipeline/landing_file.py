@@ -69,6 +69,7 @@ LATE_AFTER: Final = Setting(
     unit=SECONDS,
 )
 RETENTION: Final = replace(LATE_AFTER, key="retention", minimum=LEAST_RETENTION)
+DEAD_LETTERS_RETENTION: Final = replace(RETENTION, key="dead_letters_retention")
 # Columns of the record that a table can have besides.
 MESSAGE_COLUMNS: Final = tuple(
     name for name in COLUMNS if name not in (*ALWAYS, "payload", "dup", "packet_id")
@@ -129,6 +130,8 @@ class LandingFile:
     tables: tuple[LandedTable, ...]
     # The table of messages that cannot be decoded.
     dead_letters: str = DEAD_LETTERS
+    # How long they stay in that table, in seconds; None: forever.
+    dead_letters_retention: float | None = None
 
     def table(self, name: str) -> LandedTable:
         """The table of this name. Raises OptionError."""
@@ -140,7 +143,7 @@ class LandingFile:
 
     def only(self, name: str) -> "LandingFile":
         """The file with only this table. Raises OptionError."""
-        return LandingFile(self.path, (self.table(name),), self.dead_letters)
+        return replace(self, tables=(self.table(name),))
 
 
 def read_landing_file(path: Path) -> LandingFile:
@@ -164,7 +167,7 @@ def read_landing_file(path: Path) -> LandingFile:
 
 
 def _parse(path: Path, found: dict[str, Any]) -> LandingFile:
-    _check_keys(found, ("dead_letters", "table"))
+    _check_keys(found, ("dead_letters", DEAD_LETTERS_RETENTION.key, "table"))
     dead_letters = _text(found, "dead_letters") or DEAD_LETTERS
     check_table_name(dead_letters)
     tables = found.get("table")
@@ -186,7 +189,7 @@ def _parse(path: Path, found: dict[str, Any]) -> LandingFile:
             is_theirs = each.name.lower() == dead_letters.lower()
             other = "the table of dead letters" if is_theirs else "another table"
             raise OptionError(f"table {each.name}: {other} has the same name")
-    return LandingFile(path, tuple(made), dead_letters)
+    return LandingFile(path, tuple(made), dead_letters, _seconds(found, DEAD_LETTERS_RETENTION))
 
 
 def _parse_table(found: dict[str, Any], folder: Path) -> LandedTable:

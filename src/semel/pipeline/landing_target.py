@@ -226,7 +226,7 @@ class FileTables:
             WatchedTable(
                 self.file.dead_letters,
                 Table(self.dead_letters),
-                table_policy(plan),
+                table_policy(plan, retention=self.file.dead_letters_retention),
                 has_positions=False,
             )
         )
