@@ -19,6 +19,7 @@ from semel.pipeline.errors import OptionError, PipelineError, TableError
 from semel.pipeline.landing_file import LandedTable
 from semel.pipeline.landing_plan import LandingPlan, landing_table
 from semel.pipeline.source_columns import DATE
+from semel.pipeline.spark_names import quoted_name
 from semel.pipeline.stream_record import StreamRecord
 from semel.pipeline.table import LandingBatch, Table
 from semel.pipeline.table_rows import TableShape, needed_columns, rows_of_tables, without_ansi
@@ -350,7 +351,7 @@ def _columns_ddl(columns: StructType) -> str:
 
 def _quoted(name: str) -> str:
     is_plain = name.isascii() and name.isidentifier()
-    return name if is_plain else "`" + name.replace("`", "``") + "`"
+    return name if is_plain else quoted_name(name)
 
 
 def _name_of(template: LandingTemplate) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.pipeline.errors import PipelineError, TableError
 from semel.pipeline.lake_address import local_folder, table_address
+from semel.pipeline.spark_names import quoted_name
 from semel.store.roots import without_secrets
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def read_table(
     if bound is not None:
         found = found.where(bound.condition())
     # Spark puts the columns of the partitions last.
-    return found.select(*map(_quoted, schema.names))
+    return found.select(*map(quoted_name, schema.names))
 
 
 @contextmanager
@@ -126,15 +127,9 @@ def register_tables(spark: "SparkSession", lake: str) -> list[str]:
             # One of an earlier call would have old rows.
             spark.catalog.dropTempView(name)
             continue
-        frame.createOrReplaceTempView(_quoted(name))
+        frame.createOrReplaceTempView(quoted_name(name))
         registered.append(name)
     return registered
-
-
-def _quoted(name: str) -> str:
-    """A name as Spark quotes it."""
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"
 
 
 def is_native(file: "TableFile") -> bool:

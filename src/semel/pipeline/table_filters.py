@@ -21,6 +21,7 @@ from pyspark.sql.types import DataType, DecimalType, StructType
 
 from semel.pipeline.errors import OptionError
 from semel.pipeline.source_options import near
+from semel.pipeline.spark_names import quoted_name
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -140,11 +141,10 @@ class BoundFilters:
         from pyspark.sql import functions
 
         def compare(each: ColumnFilter) -> Any:
-            escaped = each.column.replace("`", "``")
             kind = self.columns[each.column].dataType
             # As text, because Spark takes a time of Python for one of its own zone.
             values = [functions.lit(_text(value)).cast(kind) for value in each.values]
-            return _compare(functions.col(f"`{escaped}`"), each.operator, values)
+            return _compare(functions.col(quoted_name(each.column)), each.operator, values)
 
         found: Column = _any_of_all(self.groups, compare)
         return found

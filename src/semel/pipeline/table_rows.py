@@ -49,6 +49,7 @@ from semel.pipeline.landing_file import ALWAYS, EVENT_TIME, LandedTable
 from semel.pipeline.sink import check_columns
 from semel.pipeline.sink_options import parse_sink_options
 from semel.pipeline.source_columns import COLUMNS, DATE, UTC_DATE
+from semel.pipeline.spark_names import quoted_name
 from semel.pipeline.topic_template import LEVEL_TYPES
 
 LATE: Final = "late"
@@ -401,7 +402,7 @@ def _with_row(
     added = dict(table.computed)
     if table.event_time is not None:
         added[EVENT_TIME] = table.event_time
-    fields = [sf.col("`" + name.replace("`", "``") + "`") for name in source.given]
+    fields = [sf.col(quoted_name(name)) for name in source.given]
     for name, text in added.items():
         key = "event_time" if name == EVENT_TIME else f"computed.{name}"
         value = sf.expr(text).cast("timestamp") if name == EVENT_TIME else sf.expr(text)
