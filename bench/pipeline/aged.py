@@ -312,11 +312,9 @@ def _spark_schema() -> str:
 
 
 def delta_schema() -> Any:
-    from deltalake import Schema
+    from semel.pipeline.table_schema import rows_schema
 
-    from semel.pipeline.table_schema import nullable
-
-    return Schema.from_json(json.dumps(nullable(json.loads(_spark_schema()))))
+    return rows_schema(_spark_schema())
 
 
 # --- measuring ------------------------------------------------------------------------------------

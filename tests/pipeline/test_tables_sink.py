@@ -37,7 +37,7 @@ class Query:
         """Start a query anew, as a landing does: with what the tables have, and a checkpoint."""
         self._run += 1
         self._batch = -1
-        shape = TableShape("a", "raw", None, self._schema, self._schema, ("date",), ())
+        shape = TableShape("a", None, self._schema, ("date",), ())
         self.plan = TablesPlan(
             stream="all",
             root=str(self.folder / "root"),
