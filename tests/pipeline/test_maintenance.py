@@ -532,10 +532,12 @@ def test_a_process_beside_a_landing_disturbs_no_commit(address: str) -> None:
     keeper.start()
     table = Table(address)
     begin = 1
-    deadline = time.monotonic() + 120
+    # Maintenance gets what others leave: on a busy machine, little.
+    deadline = time.monotonic() + 500
     while len([e for e in events if e["action"] == "compacted"]) < 3:
         assert time.monotonic() < deadline, events
         land_seqs(address, begin, begin + 4, table=table)
+        time.sleep(0.01 if begin < 1_000 else 0.2)
         begin += 5
         opened = table.load()
         assert opened is not None

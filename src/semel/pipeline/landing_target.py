@@ -85,12 +85,15 @@ class WatchedTable:
     def newest_received(self) -> float | None:
         """When the newest row was received, in seconds since 1970; None: unknown. Loads the table.
 
-        Can be called by any thread.
+        Can be called by any thread. Raises TableError.
         """
+        from semel.pipeline.delta_errors import table_errors
         from semel.pipeline.table_retention import newest_received
 
-        loaded = Table(self.table.address).load()
-        return None if loaded is None else newest_received(loaded)
+        # An error of another kind would end the thread that maintains the table.
+        with table_errors(self.table.address):
+            loaded = Table(self.table.address).load()
+            return None if loaded is None else newest_received(loaded)
 
     def read_positions(self, stream: str, nodes: Iterable[str]) -> None:
         """Read the positions of these nodes."""

@@ -8,8 +8,9 @@ A batch read is one version of the table. It takes no filters of Spark, for the 
 and a task row groups and rows. `native_table` has Spark's own reader read a local table.
 
 A streaming query reads the table as it is first, and then the rows that each version appends. Its
-offset is `{"version": v}`: everything up to v is done. A batch is a function of its offsets,
-because a version never changes. A version that deletes or changes rows is refused, because rows
+offset is `{"version": v, "table": id}`: everything up to v is done. A batch is a function of its
+offsets, because a version never changes. The id of the table, which Delta gives it, tells when
+another table has taken its place. A version that deletes or changes rows is refused, because rows
 that were read cannot be taken back; one that only rewrites files, such as a compaction, has no new
 rows. Retention is no change in this sense: rows that a version has appended are read also if they
 were removed since then, as long as their files exist.
@@ -21,6 +22,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -47,7 +49,12 @@ BATCH_ROWS: Final = 16_384
 # The offset before the first version: the whole table is to be read.
 NOTHING: Final = -1
 
-TableOffset = dict[str, int]
+# `version`, and `table`, which offsets of earlier releases lack.
+TableOffset = dict[str, Any]
+_REPLACED: Final = (
+    "the table was deleted and created again; give the query a new checkpoint, which reads the"
+    " whole table as it is"
+)
 
 
 @dataclass(frozen=True)
@@ -272,28 +279,28 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         there = schema_of(table)
         check_schema(self._schema, there)
         bind_filters(self._options.filters, there)
+        identity = {"table": str(table.metadata().id)}
         if self._options.starts_at_latest:
-            return {"version": table.version()}
+            return {"version": table.version(), **identity}
         start = self._options.starting_version
         if start is None:
-            return {"version": NOTHING}
+            return {"version": NOTHING, **identity}
         if start > table.version() + 1:
             raise OptionError(f"startingVersion {start}: the last one is {table.version()}")
-        return {"version": start - 1}
+        return {"version": start - 1, **identity}
 
     def latestOffset(self, start: TableOffset, limit: ReadLimit) -> TableOffset:  # noqa: N802
         last = last_version(self._options)
         if last < start["version"]:
             raise TableError(
                 f"{self._options.shown}: this query has read version {start['version']}, but the"
-                f" last one is {last}: the table was deleted and created again; give the query a"
-                " new checkpoint"
+                f" last one is {last}: {_REPLACED}"
             )
         if self._target is not None:
             last = min(last, self._target)
         if start["version"] != NOTHING and self._options.versions_per_batch is not None:
             last = min(last, start["version"] + self._options.versions_per_batch)
-        return {"version": max(last, start["version"])}
+        return {**start, "version": max(last, start["version"])}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable()
@@ -307,14 +314,21 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         if start["version"] == NOTHING and self._options.starting_version is None:
             table = open_version(self._options, last)
+            self._check_table(table, start)
             filters = bind_filters(self._options.filters, schema_of(table))
             return partitions_of(live_files(table, filters), filters)
         table = open_version(self._options)
+        self._check_table(table, start)
         filters = bind_filters(self._options.filters, schema_of(table))
         return partitions_of(appended_files(self._options, table, first, last), filters)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return read_files(self._options, self._schema, partition)
+
+    def _check_table(self, table: "DeltaTable", start: TableOffset) -> None:
+        """Raise TableError if the offset is of another table, whose versions have other rows."""
+        if start.get("table", table.metadata().id) != table.metadata().id:
+            raise TableError(f"{self._options.shown}: {_REPLACED}")
 
     def commit(self, end: TableOffset) -> None:
         """Does nothing: versions are kept as long as the table's log is."""
@@ -369,6 +383,10 @@ def partition_value(text: str | None, kind: str) -> Any:
         return None
     if kind in ("byte", "short", "integer", "long"):
         return int(text)
+    if kind in ("float", "double"):
+        return float(text)
+    if kind == "decimal":
+        return Decimal(text)
     if kind == "boolean":
         return text == "true"
     if kind == "date":
