@@ -6,6 +6,7 @@ directory. The examples of spark.md run in test_source_spark.py.
 
 import re
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,11 +105,27 @@ def test_the_third_example_of_delta_md_reads_tables(spark: "SparkSession", tmp_p
     rows = pa.table({"id": [1, 2, 3]})
     write_deltalake(tmp_path / "lake" / "totals", rows)
     names = run_example(
-        "docs/data/delta.md", {"spark": spark}, about="read_table", lake=tmp_path / "lake"
+        "docs/data/delta.md", {"spark": spark}, about="register_tables", lake=tmp_path / "lake"
     )
     assert names["totals"].count() == 3
     assert spark.sql("select count(*) from totals").collect()[0][0] == 3
     assert names["new_rows"].isStreaming
+
+
+def test_the_example_of_delta_md_reads_some_rows(spark: "SparkSession", tmp_path: Path) -> None:
+    moment = datetime(2026, 3, 1, 10, 59, tzinfo=UTC)
+    rows = {
+        "id": range(4),
+        "topic": ["b", "a", "plant/1/temp", "b"],
+        "received": [moment + timedelta(minutes=each) for each in range(4)],
+        "date": [(moment - timedelta(days=each)).date() for each in range(4)],
+    }
+    write_deltalake(tmp_path / "lake" / "messages", pa.table(rows), partition_by=["date"])
+    names = run_example(
+        "docs/data/delta.md", {"spark": spark}, about="last_hour", lake=tmp_path / "lake"
+    )
+    assert [row.id for row in names["last_hour"].collect()] == [2]
+    assert [row.id for row in names["same"].collect()] == [0]
 
 
 def test_the_fourth_example_of_delta_md_counts_by_key(
