@@ -203,9 +203,12 @@ class BackRun:
     def publish_all(self) -> None:
         """Write no more messages, and publish all of them."""
         self.segments.pause()
-        if self.query is not None and self.query.is_alive():
-            processes.kill(self.query.targets(TREE))
-            self.query.finish_tree()
+        query = self.query
+        if query is not None and query.is_alive():
+            processes.kill(query.targets(TREE))
+            query.finish_tree()
+            # Until then it would be taken for the last query.
+            self.wait(lambda: not query.is_alive(), query.tail)
         last = self.start_query("--once")
         self.wait(lambda: not last.is_alive(), last.tail)
         if last.process.returncode:
