@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 OPERATORS: Final = ("=", "!=", "<", "<=", ">", ">=", "in", "not in")
 FORM: Final = 'a list such as [["date", ">=", "2026-03-01"], ["topic", "in", ["a", "b"]]]'
+# Arrow evaluates them recursively, and crashes if there are tens of thousands. `in` has no limit.
+MOST_COMPARISONS: Final = 1_000
 # Arrow and Spark keep microseconds; Python would drop digits beyond.
 _BEYOND_MICROSECONDS: Final = re.compile(r"\.\d{7}")
 # Types that filters compare; integers with the first number that is too large.
@@ -79,6 +81,11 @@ def parse_filters(text: str) -> Filters:
         return ()
     is_flat = all(each and isinstance(each[0], str) for each in given)
     groups = [given] if is_flat else given
+    if sum(map(len, groups)) > MOST_COMPARISONS:
+        raise OptionError(
+            f"option filters has more than {MOST_COMPARISONS:,} comparisons: compare a column with"
+            " many values by in"
+        )
     return tuple(tuple(_comparison(each) for each in _group(group)) for group in groups)
 
 
@@ -126,11 +133,10 @@ class BoundFilters:
 
         def compare(each: ColumnFilter) -> Any:
             column, kind = pc.field(each.column), types.field(each.column).type
-            values = [pa.scalar(value, kind) for value in each.values]
-            if pa.types.is_floating(kind) and each.operator == "in":
-                # `isin` tells 0.0 from -0.0.
-                return reduce(or_, (column == value for value in values))
-            holds = _compare(column, each.operator, values)
+            holds = _compare(column, each.operator, [pa.scalar(x, kind) for x in each.values])
+            if each.operator == "not in":
+                # Null is in no list of values.
+                return column.is_valid() & holds
             is_greater = each.operator in (">", ">=") and pa.types.is_floating(kind)
             return holds | column.is_nan() if is_greater else holds
 
@@ -159,8 +165,7 @@ def _compare(column: Any, operator: str, values: list[Any]) -> Any:
     if operator == "in":
         return column.isin(values)
     if operator == "not in":
-        # In Arrow, `~isin` would be true for null.
-        return reduce(and_, (column != value for value in values))
+        return ~column.isin(values)
     (value,) = values
     if operator == "=":
         return column == value
@@ -192,6 +197,9 @@ def _bind(given: ColumnFilter, known: Mapping[str, Any]) -> ColumnFilter:
         hint = f"; did you mean {meant}?" if meant else ""
         raise OptionError(f"option filters: the table has no column {given.column}{hint}")
     values = tuple(_typed(value, given.column, field.dataType) for value in given.values)
+    if given.operator in ("in", "not in") and 0.0 in values and isinstance(values[0], float):
+        # Lists tell 0.0 from -0.0, comparisons do not.
+        values += (0.0, -0.0)
     return ColumnFilter(given.column, given.operator, values)
 
 
