@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
 import pytest
@@ -277,10 +278,12 @@ def test_the_rows_of_a_large_task_are_in_a_file(tmp_path: Path) -> None:
     assert large.path is not None
     found = [row["payload"] for batch in batches_of([small, large]) for row in batch.to_pylist()]
     assert [len(each) for each in found] == [10] * 3 + [900_000] * 3
-    with Path(large.path).open("r+b") as file:
-        file.truncate(1_000_000)
-    with pytest.raises(PipelineError, match=r"cannot be read|has 1 rows, but its task wrote 3"):
-        list(batches_of([large]))
+    whole = Path(large.path).read_bytes()
+    # Truncated, and with another byte of a payload, which Arrow does not notice.
+    for damaged in (whole[:1_000_000], whole[:1_000_000] + b"y" + whole[1_000_001:]):
+        Path(large.path).write_bytes(damaged)
+        with pytest.raises(PipelineError, match="cannot be read: it is damaged"):
+            list(batches_of([large]))
     Path(large.path).unlink()
     with pytest.raises(PipelineError, match="give option state with a folder that all machines"):
         list(batches_of([large]))
@@ -300,10 +303,10 @@ def test_chunks_are_bounded_in_rows_and_bytes(
         for count, size in ((2, 1), (2, 1), (12, 1), (0, 0), (4, 9_000), (1, 50_000))
     ]
     path = tmp_path / "chunks"
-    chunks = publish_rows.write_chunks(batches_of(tasks), path)
+    checksum = publish_rows.write_chunks(batches_of(tasks), path)
+    assert checksum == crc32(path.read_bytes())
     opened = publish_rows.ChunkFile(path)
-    assert opened.chunks == chunks
-    rows = [opened.rows(chunk) for chunk in range(chunks)]
+    rows = [opened.rows(chunk) for chunk in range(opened.chunks)]
     opened.close()
     assert all(len(each) <= 5 for each in rows)
     assert all(len(each) == 1 or sum(len(r["payload"]) for r in each) < 20_000 for each in rows)

@@ -57,6 +57,31 @@ def test_an_unfinished_batch_is_not_sent_to_the_broker_of_another_query(tmp_path
         assert payloads(other) == ["of b"]
 
 
+def test_a_damaged_file_of_rows_is_reported_and_nothing_of_it_is_sent(tmp_path: Path) -> None:
+    """Between a failed attempt and the next one, the rows are on disk."""
+    port = free_port()
+    url = f"mqtt://127.0.0.1:{port}"
+    with pytest.raises(PipelineError, match="could not be reached"):
+        commit(options_of(url, tmp_path, timeout="0.1"), topic=["t"], payload=["21.5"])
+    (path,) = (tmp_path / "state" / "batches").iterdir()
+    whole = path.read_bytes()
+    with TestBroker(port=port) as broker:
+        for place in (whole.index(b"21.5"), *range(0, len(whole), 97)):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1
+            path.write_bytes(damaged)
+            with pytest.raises(PipelineError) as caught:
+                commit(options_of(broker.url, tmp_path), topic=["t"], payload=["21.5"])
+            assert "it is damaged: it has another checksum than what was written" in str(
+                caught.value
+            )
+            assert f"restore {path}, or delete {tmp_path / 'state'} to send" in str(caught.value)
+            assert not payloads(broker)
+        path.write_bytes(whole)
+        commit(options_of(broker.url, tmp_path), topic=["t"], payload=["21.5"])
+        assert payloads(broker) == ["21.5"]
+
+
 def test_the_broker_of_a_query_may_move(tmp_path: Path) -> None:
     dead = options_of(f"mqtt://127.0.0.1:{free_port()}", tmp_path, timeout="0.1")
     with pytest.raises(PipelineError, match="could not be reached"):

@@ -40,6 +40,7 @@ from semel.pipeline.publish_rows import (
     ChunkFile,
     TaskRows,
     batches_of,
+    check_file,
     message_of,
     row_name,
     write_chunks,
@@ -80,6 +81,8 @@ class OpenBatch:
     broker: str | None = None
     # Whether the outbox remembers that it was sent. It does not if it has no name to repeat it by.
     is_remembered: bool = True
+    # The CRC-32 of its file; None: an earlier version has begun the batch.
+    checksum: int | None = None
 
 
 @dataclass(frozen=True)
@@ -267,7 +270,7 @@ class BatchPublisher:
                 )
         path = self._folder / f"{os.urandom(12).hex()}.arrow"
         try:
-            await asyncio.to_thread(write_chunks, batches_of(messages), path)
+            checksum = await asyncio.to_thread(write_chunks, batches_of(messages), path)
         except BaseException:
             with suppress(OSError):
                 path.unlink()
@@ -284,6 +287,7 @@ class BatchPublisher:
             received_at=received_at,
             broker=self._broker,
             is_remembered=self._options.is_named,
+            checksum=checksum,
         )
 
     # --- chunks -----------------------------------------------------------------------------------
@@ -424,6 +428,8 @@ def number_rows(opened: OpenBatch, rows: Sequence[dict[str, Any]]) -> dict[int, 
 def open_chunks(path: Path, opened: OpenBatch) -> ChunkFile:
     """Open the file of an open batch. Raises PipelineError."""
     try:
+        if opened.checksum is not None:
+            check_file(path, opened.checksum)
         return ChunkFile(path)
     except (OSError, pa.ArrowInvalid) as problem:
         raise PipelineError(

@@ -7,15 +7,19 @@ A chunk is a record batch of at most CHUNK_ROWS rows and about CHUNK_BYTES bytes
 is larger), and is put into the outbox in one transaction. So neither a task nor the driver has more
 than a few chunks in memory, whatever the size of the batch. Column `row` counts the rows of the
 batch from 0; column `problem` says why a row can never be sent.
+
+Arrow's files have no checksums. So the writer of a file remembers that of all its bytes, and no row
+is used before the reader has compared it.
 """
 
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, Final
+from zlib import crc32
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
@@ -43,6 +47,8 @@ CHUNK_ROWS: Final = 4_000
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 # Rows of a task up to this size are in its commit message, and others in a file.
 INLINE_BYTES: Final = 256 * 1024
+# Bytes to read at a time when verifying a file: still in the processor's cache for the checksum.
+_PIECE: Final = 256 * 1024
 
 _USER_PROPERTIES: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 _KINDS: Final = {
@@ -80,6 +86,8 @@ class TaskRows(WriterCommitMessage):
     # None: in `data`.
     path: str | None = None
     host: str = ""
+    # The CRC-32 of the file.
+    checksum: int = 0
 
 
 # --- one row --------------------------------------------------------------------------------------
@@ -219,12 +227,13 @@ class TaskRowWriter:
         self._path: Path | None = None
         self._memory = BytesIO()
         self._sink: IO[bytes] = self._memory
+        self._checksum = 0
         self._writer: Any = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write rows. Raises OSError."""
         if self._writer is None:
-            self._writer = pa.ipc.new_stream(_Sink(self), TASK_SCHEMA)
+            self._writer = pa.ipc.new_stream(_Sink(self.append), TASK_SCHEMA)
         self._writer.write_batch(batch)
         self.count += batch.num_rows
         if self._path is None and self._memory.tell() > INLINE_BYTES:
@@ -233,6 +242,7 @@ class TaskRowWriter:
     def append(self, data: bytes) -> None:
         """Append bytes of the stream, wherever it is."""
         self._sink.write(data)
+        self._checksum = crc32(data, self._checksum)
 
     def _move_to_file(self) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -249,7 +259,7 @@ class TaskRowWriter:
             return TaskRows(self.count, self._memory.getvalue())
         # The driver writes its own copy and syncs that.
         self._sink.close()
-        return TaskRows(self.count, b"", str(self._path), socket.gethostname())
+        return TaskRows(self.count, b"", str(self._path), socket.gethostname(), self._checksum)
 
     def discard(self) -> None:
         """Delete the file, if there is one."""
@@ -263,11 +273,11 @@ class _Sink:
 
     closed = False
 
-    def __init__(self, rows: TaskRowWriter) -> None:
-        self._rows = rows
+    def __init__(self, append: Callable[[bytes], None]) -> None:
+        self._append = append
 
     def write(self, data: Any) -> int:
-        self._rows.append(bytes(data))
+        self._append(bytes(data))
         return len(data)
 
     def flush(self) -> None:
@@ -289,6 +299,7 @@ def batches_of(messages: Iterable[TaskRows]) -> Iterator[pa.RecordBatch]:
             continue
         found = 0
         try:
+            check_file(Path(message.path), message.checksum)
             with pa.OSFile(message.path) as source:
                 for batch in pa.ipc.open_stream(source):
                     found += batch.num_rows
@@ -307,25 +318,40 @@ def batches_of(messages: Iterable[TaskRows]) -> Iterator[pa.RecordBatch]:
             )
 
 
+def check_file(path: Path, checksum: int) -> None:
+    """Raise OSError if a file is not as it was written."""
+    found = 0
+    with open(path, "rb") as file:
+        while data := file.read(_PIECE):
+            found = crc32(data, found)
+    if found != checksum:
+        raise OSError("it is damaged: it has another checksum than what was written")
+
+
 def write_chunks(batches: Iterable[pa.RecordBatch], path: Path) -> int:
-    """Write the chunks of a batch to a new file, and sync it. Returns the number of chunks.
+    """Write the chunks of a batch to a new file, and sync it. Returns the CRC-32 of the file.
 
     Raises OSError.
     """
-    chunks = row = 0
+    checksum = row = 0
     pending: list[pa.RecordBatch] = []
     with os.fdopen(new_private(path), "wb") as file:
-        with pa.ipc.new_file(file, CHUNK_SCHEMA) as writer:
+
+        def append(data: bytes) -> None:
+            nonlocal checksum
+            file.write(data)
+            checksum = crc32(data, checksum)
+
+        with pa.ipc.new_file(_Sink(append), CHUNK_SCHEMA) as writer:
 
             def write() -> None:
-                nonlocal chunks, row
+                nonlocal row
                 for chunk in pa.Table.from_batches(pending).combine_chunks().to_batches():
                     rows = pa.array(range(row, row + chunk.num_rows), pa.int64())
                     writer.write_batch(
                         pa.RecordBatch.from_arrays([rows, *chunk.columns], schema=CHUNK_SCHEMA)
                     )
                     row += chunk.num_rows
-                    chunks += 1
                 pending.clear()
 
             for batch in batches:
@@ -339,7 +365,7 @@ def write_chunks(batches: Iterable[pa.RecordBatch], path: Path) -> int:
         file.flush()
         os.fsync(file.fileno())
     sync(path.parent)
-    return chunks
+    return checksum
 
 
 class ChunkFile:
