@@ -18,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.table import TableAlterer
 
-from semel.pipeline.app_transactions import position_id, query_id
+from semel.pipeline.app_transactions import copy_id, position_id, query_id
 from semel.pipeline.errors import DataLoss, TableError
 from semel.pipeline.files import UNIQUE, DataFile, Run, TableLayout, write_files
 from semel.pipeline.stream_record import StreamRecord
@@ -219,6 +219,43 @@ def test_the_commit_carries_the_last_seq_of_each_node(tmp_path: Path) -> None:
     assert loaded.version() == 1
     assert loaded.transaction_version(position_id("all", "a")) == 25
     assert rows(tmp_path) == of("a", 1, 25) + of("b", 1, 7)
+
+
+def test_a_flipped_bit_in_the_last_seq_is_reported_and_nothing_is_committed(tmp_path: Path) -> None:
+    """Rows 11 to 14 would be skipped, or landed again."""
+    land(tmp_path, ("a", 1, 10))
+    entry = tmp_path / "_delta_log" / f"{1:020}.json"
+    whole = entry.read_text()
+    position, copy = (
+        json.dumps({"txn": {"appId": name, "version": 10}}, separators=(",", ":"))
+        for name in (position_id("all", "a"), copy_id("all", "a"))
+    )
+    for line in (position, copy):
+        assert line in whole
+        for damaged in (line.replace("10", "14"), line.replace("/a", "/c")):
+            entry.write_text(whole.replace(line, damaged))
+            if damaged == copy.replace("/a", "/c"):
+                # The log of an earlier version of semel.
+                continue
+            for batch in (("a", 11, 20), ("a", 1, 20)):
+                with pytest.raises(TableError) as refused:
+                    land(tmp_path, batch)
+                assert str(refused.value).startswith(f"{tmp_path}: its log is damaged: of stream")
+                assert "node a, it says that row" in str(refused.value)
+                assert "restore _delta_log from a backup, or" in str(refused.value)
+            assert DeltaTable(str(tmp_path)).version() == 1
+    entry.write_text(whole)
+    assert land(tmp_path, ("a", 1, 20)).rows == 10
+    assert rows(tmp_path) == of("a", 1, 20)
+
+
+def test_a_table_of_an_earlier_version_has_no_copies_of_the_last_seq(tmp_path: Path) -> None:
+    land(tmp_path, ("a", 1, 10))
+    entry = tmp_path / "_delta_log" / f"{1:020}.json"
+    lines = entry.read_text().splitlines(keepends=True)
+    entry.write_text("".join(line for line in lines if copy_id("all", "a") not in line))
+    assert land(tmp_path, ("a", 11, 20)).rows == 10
+    assert DeltaTable(str(tmp_path)).transaction_version(copy_id("all", "a")) == 20
 
 
 def test_a_batch_that_goes_on_is_taken(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from semel.pipeline.app_transactions import (
     owner_id,
     owner_number,
     position_id,
+    position_transactions,
     positions_in,
     query_id,
     stream_id,
@@ -506,7 +507,7 @@ class Table:
             self._check_owner(table, batch.stream, node, owners.get(node, []), landed.get(node))
             if node in decision.positions:
                 last = decision.positions[node]
-                transactions.append(Transaction(position_id(batch.stream, node), last))
+                transactions += position_transactions(batch.stream, node, last)
                 for owner in owners.get(node, [])[:1]:
                     number = owner_number(owner)
                     transactions.append(Transaction(owner_id(batch.stream, node), number))

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from semel.pipeline.app_transactions import position_id, positions_in
+from semel.pipeline.app_transactions import position_transactions, positions_in
 from semel.pipeline.coverage import Span
 from semel.pipeline.dead_letters import COLUMNS as DEAD_LETTER_COLUMNS
 from semel.pipeline.dead_letters import commit_dead_letters, dead_letters_layout
@@ -308,8 +308,6 @@ class StateTable:
         self, ends: Mapping[str, int]
     ) -> "Callable[[DeltaTable, Sequence[DataFile]], CommitChoice]":
         """Take the files, unless another landing has advanced the table."""
-        from deltalake import Transaction
-
         stream, expected, shown = self._stream, self.positions, self._table.shown
 
         def select(loaded: "DeltaTable", files: Sequence[DataFile]) -> CommitChoice:
@@ -320,7 +318,9 @@ class StateTable:
                     " ends: run one of them; nothing is lost"
                 )
             return files, [
-                Transaction(position_id(stream, node), last) for node, last in sorted(ends.items())
+                each
+                for node, last in sorted(ends.items())
+                for each in position_transactions(stream, node, last)
             ]
 
         return select
