@@ -5,14 +5,17 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from semel.pipeline.compaction import compact, plan_all
 from semel.pipeline.delta_log import DeltaLog, LogEntry, Rollback, find_rollback, log_entry
 from semel.pipeline.errors import TableError
+from semel.pipeline.files import TableLayout, write_files
 from semel.pipeline.live_files import list_files
-from semel.pipeline.table import Table
+from semel.pipeline.table import LandingBatch, Table
 from semel.store.roots import open_root
 from tests.pipeline.test_table import land, of, plain, rows, values
 
@@ -40,13 +43,37 @@ def test_an_entry_tells_its_files_its_rows_and_its_transactions(tmp_path: Path) 
     log = DeltaLog(open_root(tmp_path))
     entry = log.entry(1)
     assert (entry.version, entry.operation, entry.rows_landed) == (1, "WRITE", 12)
-    assert entry.transactions == {"semel/stream/all/a": 12}
+    assert entry.transactions == {"semel/stream/all/a": 12, "semel/copy/all/a": 12}
     assert sorted(entry.added_paths) == sorted(
         str(path.relative_to(tmp_path)) for path in tmp_path.glob("day=*/*.parquet")
     )
     assert entry.milliseconds is not None
     assert abs(entry.milliseconds / 1000 - log.written(1)) < 60
     assert [each.version for each in log.back(1)] == [1, 0]
+
+
+@pytest.mark.parametrize("character", ["\u0085", "\u2028", "\u2029"])
+def test_a_text_may_contain_other_line_breaks_than_those_of_the_log(
+    tmp_path: Path, character: str
+) -> None:
+    """JSON need not escape them, and delta-rs does not: they are in bounds and in partitions."""
+    path = str(tmp_path)
+    schema = pa.schema([("place", pa.string()), ("topic", pa.string())])
+    layout = TableLayout(path, ("place",))
+    for number in range(2):
+        text = f"plant/{character}{number}"
+        rows_of_batch = pa.table({"place": [text], "topic": [text]}, schema=schema)
+        batch = LandingBatch(
+            write_files(rows_of_batch.to_batches(), layout),
+            from_arrow_schema(schema).json(),
+            partition_by=("place",),
+            query="q",
+            number=number,
+        )
+        assert Table(path).commit(batch).is_committed
+    entries = list(DeltaLog(open_root(tmp_path)).back(2))
+    assert [len(each.added) for each in entries] == [1, 1, 0]
+    assert character in (tmp_path / "_delta_log" / log_entry(2)).read_text("utf-8")
 
 
 def test_an_entry_that_does_not_say_what_was_done_has_its_own_version(tmp_path: Path) -> None:

@@ -92,9 +92,9 @@ def _offset_of(checkpoint: Path, batch: int) -> Offset:
 
 def _offsets(checkpoint: Path, batch: int) -> list[Offset]:
     """The end offset of each source. Raises OSError, or ValueError if one is not `{node: seq}`."""
-    lines = (checkpoint / "offsets" / str(batch)).read_text("utf-8").splitlines()[_HEAD_LINES:]
+    lines = (checkpoint / "offsets" / str(batch)).read_text("utf-8").strip().split("\n")
     found: list[Offset] = []
-    for line in lines:
+    for line in lines[_HEAD_LINES:]:
         offset = json.loads(line)
         if not isinstance(offset, dict) or not all(type(each) is int for each in offset.values()):
             raise ValueError(line)

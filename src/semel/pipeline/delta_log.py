@@ -97,7 +97,8 @@ def parse_entry(text: str, version: int) -> LogEntry:
     added, removed = [], []
     transactions = {}
     changes_rows = False
-    for line in text.splitlines():
+    # Not splitlines(): a text in JSON can contain what Python takes for a line break, as U+2028.
+    for line in text.split("\n"):
         if not line.strip():
             continue
         action = json.loads(line)
