@@ -595,3 +595,80 @@ def test_aggregates_of_a_stream_land_by_key_and_each_batch_once(
     version = DeltaTable(table).version()
     write(spark.createDataFrame([(1, 99)], "k long, n long"), 1)
     assert DeltaTable(table).version() == version
+
+
+# Functions of Spark that raise errors without ANSI mode, too, by the payload of the second message.
+RAISING = {
+    "overflow": "timestamp_seconds(t)",
+    "place": "element_at(array(1, 2), cast(t as int) - 1772366400)",
+    "text": "to_number(s, '99')",
+    "variant": "cast(parse_json(s) as string)",
+    "pattern": "regexp_replace('abc', s, 'x')",
+    "zone": "from_utc_timestamp(timestamp'2026-03-01 12:00:00', s)",
+    "step": "sequence(1, 5, cast(s as int))",
+    "percent": "url_decode(concat('%', s))",
+}
+
+
+def test_an_expression_that_raises_an_error_gives_null_and_stops_nothing(place: Place) -> None:
+    """One message must not end the landing of all tables, again and again."""
+    computed = ", ".join(f'{name} = "{text}"' for name, text in RAISING.items())
+    table = """
+        [[table]]
+        name = "NAME"
+        topic = "t"
+        decoder = "json"
+        columns = "t BIGINT, s STRING, readings ARRAY<STRUCT<u: BIGINT>>"
+        EXTRA
+    """
+    expressions = f"""
+        event_time = "timestamp_seconds(t)"
+        late_after = "1h"
+        computed = {{ {computed} }}
+    """
+    extras = {
+        "whole": expressions,
+        "chosen": expressions + "where = \"timestamp_seconds(t) > timestamp'2020-01-01'\"",
+        # Spark would evaluate equal parts of an expression once, before it.
+        "filtered": "where = \"year(timestamp_seconds(t)) + hour(timestamp_seconds(t)) > 0\"",
+        "parts": 'explode = "readings"\n        event_time = "timestamp_seconds(u)"',
+    }
+    place.describe(
+        "".join(
+            textwrap.dedent(table).replace("NAME", name).replace("EXTRA", textwrap.dedent(extra))
+            for name, extra in extras.items()
+        )
+    )
+    good = b'{"t": 1772366402, "s": "1", "readings": [{"u": 1772366402}]}'
+    bad = (
+        b'{"t": 1772366400000000000, "s": "[", "readings": [{"u": 1772366400000000000}, {"u": 1}]}'
+    )
+    write_messages(
+        place.root,
+        "all",
+        "n1",
+        1,
+        3,
+        topic=lambda _: "t",
+        payload=lambda seq: bad if seq == 2 else good,
+    )
+    place.land()
+    first, second, third = place.rows("whole")
+    assert [second[name] for name in (*RAISING, "event_time", "late")] == [None] * 10
+    times = {each["event_time"] for each in (first, third)}
+    assert times == {datetime(2026, 3, 1, 12, 0, 2, tzinfo=UTC)}
+    # The payload of the others is neither a zone nor two digits.
+    assert [name for name in RAISING if first[name] is None] == ["zone", "percent"]
+    for name in ("chosen", "filtered"):
+        assert [each["seq"] for each in place.rows(name)] == [1, 3]
+    assert [(each["seq"], each["event_time"] is None) for each in place.rows("parts")] == [
+        (1, False),
+        (2, True),
+        (2, False),
+        (3, False),
+    ]
+    assert not (place.lake / "dead_letters").exists()
+    checked = {
+        each.table: each.rows for each in check_landing(place.spark, place.plan(), 10).tables
+    }
+    assert checked == {"whole": 3, "chosen": 2, "filtered": 2, "parts": 4}

@@ -20,7 +20,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -406,14 +406,18 @@ def _with_row(
     for name, text in added.items():
         key = "event_time" if name == EVENT_TIME else f"computed.{name}"
         value = sf.expr(text).cast("timestamp") if name == EVENT_TIME else sf.expr(text)
-        fields.append(_checked(named, value.alias(name), key, text))
+        fields.append(_checked(named, value, key, text).alias(name))
     if table.late_after is not None:
         assert table.event_time is not None
-        fields.append(_is_late(table.event_time, table.late_after).alias(LATE))
+        time = sf.expr(table.event_time).cast("timestamp")
+        time = _null_on_error(named.sparkSession, time)
+        fields.append(_is_late(time, table.late_after).alias(LATE))
     takes = source.is_row
     if table.where is not None:
-        where = sf.expr(table.where).cast("boolean")
-        takes &= sf.coalesce(_checked(named, where, "where", table.where), sf.lit(False))
+        where = _checked(named, sf.expr(table.where).cast("boolean"), "where", table.where)
+        # Spark evaluates what several expressions have in common before them, where an error would
+        # not be caught; but nothing of what is evaluated for some rows only, as here.
+        takes &= sf.coalesce(sf.when(source.is_row, where), sf.lit(False))
     row, own = _nullable(named, sf.when(takes, sf.struct(*fields)))
     bad = source.problem.alias(f"{BAD}{place}")
     made = named.select(*kept, row.alias(f"{ROW}{place}"), bad)
@@ -442,22 +446,38 @@ def _nullable(frame: DataFrame, row: Column) -> tuple[Column, StructType]:
     return (row if own == kind else row.cast(kind)), kind
 
 
-def _is_late(event_time: str, late_after: float) -> Column:
+def _is_late(event_time: Column, late_after: float) -> Column:
     """Whether a message was received more than some seconds after its event time."""
     # Compared with `received`, which is a plausible time: a difference to any time can overflow.
     latest = sf.unix_micros(sf.col(f"{_MESSAGE}received")) - round(late_after * 1_000_000)
-    return sf.unix_micros(sf.expr(event_time).cast("timestamp")) < latest
+    return sf.unix_micros(event_time) < latest
 
 
 def _checked(frame: DataFrame, column: Column, key: str, text: str) -> Column:
-    """The column, if Spark can evaluate it in each row. Raises OptionError, which names the key."""
+    """The column, null in rows in which Spark cannot evaluate it.
+
+    Raises OptionError, which names the key, if Spark can evaluate it in no row.
+    """
     try:
         frame.select(column)
         # Of expressions, a filter takes only those of one row: no aggregates, windows or explode().
         frame.where(sf.struct(column).isNotNull())
     except (PySparkException, Py4JError) as problem:
         raise OptionError(f"{key} {text!r}: {first_line(str(problem))}") from None
-    return column
+    return _null_on_error(frame.sparkSession, column)
+
+
+def _null_on_error(spark: SparkSession, column: Column) -> Column:
+    """The column, null where Spark raises an error.
+
+    Without ANSI mode some functions still do, such as `timestamp_seconds` of a number that is too
+    large. Spark's functions `try_…` are made with this expression, too.
+    """
+    java: Any = spark._jvm
+    columns = java.org.apache.spark.sql.classic.ExpressionUtils
+    expression = columns.expression(column._jc)
+    attempt = java.org.apache.spark.sql.catalyst.expressions.TryEval(expression)
+    return Column(columns.column(attempt))
 
 
 def _check_columns(table: LandedTable, schema: StructType) -> None:
