@@ -69,9 +69,30 @@ def test_a_record_that_went_on_after_what_has_landed_passes(kept: Kept) -> None:
     """As after `semel store adopt --after`: the newest row of the table is not in the record."""
     land_from_elsewhere(kept, 10, since=6)
     keeper = kept.keeper
+    before = keeper.root.segments("plant", keeper.node)
+    keeper.commit(3)
+    keeper.seal(3)
+    for segment in before:
+        os.unlink(Path(keeper.root.address) / "plant" / keeper.node / segment.name)
+    check(kept)
+
+
+@pytest.mark.parametrize("of", [0, 1])
+def test_a_table_that_is_ahead_of_the_record_is_refused(kept: Kept, of: int) -> None:
+    """Each table of a landing file: another one may need rows that the record has."""
+    kept.land(12, of=of)
+    check(kept)
+    keeper = kept.keepers[of]
     for segment in keeper.root.segments("plant", keeper.node):
-        path = Path(keeper.root.address) / "plant" / keeper.node / segment.name
-        os.unlink(path)
+        os.unlink(Path(keeper.root.address) / "plant" / keeper.node / segment.name)
+    with pytest.raises(TableError) as caught:
+        check(kept)
+    assert f"has rows up to 12 of stream plant, node n{of + 1}, but {kept.root} has none" in str(
+        caught.value
+    )
+    assert "new messages up to row 12 would not land" in str(caught.value)
+    # They were trimmed: that is known, and they have landed.
+    keeper.root.set_trimmed("plant", keeper.node, 12)
     check(kept)
 
 

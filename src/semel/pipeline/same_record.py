@@ -1,10 +1,9 @@
 """Whether the record is the one whose rows a table has.
 
 Store and record may be restored from a backup that is older than the table. Then new messages get
-numbers that the table has already, and a landing that compares numbers would leave them out. While
-the record ends before the position of the table, the landing refuses anyway. Later only the rows
-themselves show it: here the newest row of each node in the table is compared with the row of the
-same number in the record.
+numbers that the table has already, and a landing that compares numbers would leave them out. So a
+table may not be ahead of the record. Later only the rows themselves show it: the newest row of each
+node in the table is compared with the row of the same number in the record.
 """
 
 from datetime import UTC, datetime
@@ -18,9 +17,10 @@ from semel.pipeline.app_transactions import positions_in
 from semel.pipeline.errors import TableError
 from semel.pipeline.files import TableFolder
 from semel.pipeline.live_files import list_files
+from semel.pipeline.offsets import list_all_extents
 from semel.pipeline.table import Table
-from semel.store.reading import NodeRecord, ReadOptions, uncovered
-from semel.store.roots import Root, RootError, segments_in, without_secrets
+from semel.store.reading import NodeRecord, ReadOptions
+from semel.store.roots import Root, RootError, without_secrets
 from semel.store.segment_names import Range
 from semel.store.segments import RecordError
 
@@ -38,18 +38,29 @@ def check_same_record(address: str, stream: str, root: Root) -> None:
     if loaded is None:
         return
     try:
-        # One listing, however many nodes there are.
-        entries = root.entries_by_node(stream)
+        # One listing, however many nodes there are. After the table was loaded: it may be growing.
+        extents = list_all_extents(root, stream)
     except (OSError, RootError):
         # Whoever reads the record next reports it.
         return
-    positions = positions_in(loaded, stream, entries)
+    positions = positions_in(loaded, stream, extents)
+    for node, seq in sorted(positions.items()):
+        last = extents[node].last
+        if seq > last:
+            there = f"has only rows up to {last}" if last else "has none of its rows"
+            raise TableError(
+                f"{without_secrets(address)} has rows up to {seq} of stream {stream}, node {node},"
+                f" but {root.address} {there}: it is another root, or was restored from a copy that"
+                f" is older than the table, and new messages up to row {seq} would not land."
+                " Continue after it (semel store adopt), or restore what belongs together:"
+                " docs/operate/backup.md"
+            )
     landed = _newest_rows(address, loaded, {node for node, seq in positions.items() if seq})
     for node, (seq, received) in sorted(landed.items()):
-        ranges = [each.range for each in uncovered(segments_in(entries[node]))]
+        ranges = [each.range for each in extents[node].segments]
         hint = next((each for each in ranges if each[0] <= seq <= each[1]), None)
         if hint is None:
-            # It was trimmed, or the record ends before it: the landing decides what that means.
+            # It was trimmed.
             continue
         recorded = _recorded_at(NodeRecord(root, stream, node), seq, hint)
         if recorded is not None and recorded != received:
