@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema
 
+from semel.pipeline.app_transactions import dead_id
 from semel.pipeline.arrow_types import with_plain_types
 from semel.pipeline.dead_letters import (
     commit_dead_letters,
@@ -87,6 +88,15 @@ def test_a_repeated_batch_may_have_other_dead_letters(letters: Letters) -> None:
     letters.put("a", 7, 18)
     letters.put("a", 7, 14, 18, 20)
     assert [seq for _, seq in letters.found("a")] == [7, 14, 18, 20]
+
+
+def test_a_batch_may_be_repeated_more_than_once(letters: Letters) -> None:
+    """The second time it adds a dead letter before the last one, which must not come again."""
+    letters.put("a", 7, 18)
+    for _ in range(2):
+        letters.put("a", 7, 14, 18)
+    assert [seq for _, seq in letters.found("a")] == [7, 14, 18]
+    assert DeltaTable(letters.address).transaction_version(dead_id("all", "a", "n1")) == 18
 
 
 def test_tables_and_nodes_have_dead_letters_of_their_own(letters: Letters) -> None:

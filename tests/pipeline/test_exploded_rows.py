@@ -579,6 +579,7 @@ def test_a_batch_that_is_repeated_adds_only_the_parts_that_a_table_lacks(
         may_skip=False,
         addresses=tuple(str(tmp_path / "lake" / name) for name in names),
         dead_letters=str(tmp_path / "lake" / "dead_letters"),
+        dead_letters_name="dead_letters",
         dead_letters_schema=schema_json(["node", "seq", "received", "topic", "payload"]),
         shapes=tuple(made.shapes),
     )

@@ -630,7 +630,7 @@ def test_an_expression_that_raises_an_error_gives_null_and_stops_nothing(place: 
         "whole": expressions,
         "chosen": expressions + "where = \"timestamp_seconds(t) > timestamp'2020-01-01'\"",
         # Spark would evaluate equal parts of an expression once, before it.
-        "filtered": "where = \"year(timestamp_seconds(t)) + hour(timestamp_seconds(t)) > 0\"",
+        "filtered": 'where = "year(timestamp_seconds(t)) + hour(timestamp_seconds(t)) > 0"',
         "parts": 'explode = "readings"\n        event_time = "timestamp_seconds(u)"',
     }
     place.describe(

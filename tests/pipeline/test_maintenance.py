@@ -21,6 +21,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from semel.pipeline import live_files, maintenance
+from semel.pipeline.app_transactions import stream_id
 from semel.pipeline.delta_log import log_entry
 from semel.pipeline.errors import PipelineError, TableError
 from semel.pipeline.landing import Landing
@@ -307,13 +308,17 @@ def test_the_log_is_kept_if_the_checkpoint_that_covers_it_is_torn(
     assert entries(address)[0] == base
 
 
+def is_of_plant(table: DeltaTable) -> bool:
+    return bool(table.metadata().name == stream_id("plant"))
+
+
 @pytest.mark.parametrize("left", [0, 100, None])
 def test_a_checkpoint_that_a_power_failure_has_torn_is_dropped(
     address: str, left: int | None
 ) -> None:
     land_many(address, 1, 4)
     DeltaTable(address).create_checkpoint()
-    assert drop_torn_checkpoint(address, "plant") is None
+    assert drop_torn_checkpoint(address, is_of_plant) is None
     land_many(address, 21, 2)
     log = Path(address) / "_delta_log"
     (checkpoint,) = log.glob("*.checkpoint.parquet")
@@ -323,14 +328,14 @@ def test_a_checkpoint_that_a_power_failure_has_torn_is_dropped(
         checkpoint.write_bytes(checkpoint.read_bytes()[:left])
     with pytest.raises((DeltaError, OSError)):
         DeltaTable(address)
-    assert drop_torn_checkpoint(address, "plant") == 4
+    assert drop_torn_checkpoint(address, is_of_plant) == 4
     assert seqs(address) == list(range(1, 31))
     assert Table(address).positions("plant", ["n1"]) == {"n1": 30}
-    assert drop_torn_checkpoint(address, "plant") is None
+    assert drop_torn_checkpoint(address, is_of_plant) is None
     # Whether those of others are whole is not for us to say.
     (log / "_last_checkpoint").write_text('{"version": 5, "size": 9, "parts": 2}')
     (log / f"{5:020}.checkpoint.{1:010}.{2:010}.parquet").write_bytes(b"")
-    assert drop_torn_checkpoint(address, "plant") is None
+    assert drop_torn_checkpoint(address, is_of_plant) is None
     assert (log / "_last_checkpoint").exists()
 
 

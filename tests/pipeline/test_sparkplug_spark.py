@@ -1,11 +1,12 @@
 """Landing Sparkplug messages with a real Spark: exact over restarts, and failures of a commit."""
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Transaction
 from pyspark.sql import SparkSession
 
 from semel.pipeline.coverage import Span
@@ -105,13 +106,16 @@ def test_a_landing_whose_state_could_not_be_committed_is_repeated(
     calls = 0
 
     def fail_once(
-        self: StateTable, changed: Mapping[StateKey, EdgeNodeState], covers: Mapping[str, Span]
+        self: StateTable,
+        changed: Mapping[StateKey, EdgeNodeState],
+        covers: Mapping[str, Span],
+        records: Sequence[Transaction],
     ) -> None:
         nonlocal calls
         calls += 1
         if calls == 2:
             raise TableError("the state could not be committed")
-        commit(self, changed, covers)
+        commit(self, changed, covers, records)
 
     monkeypatch.setattr(StateTable, "commit", fail_once)
     with pytest.raises(PipelineError, match="the state could not be committed"):
@@ -124,5 +128,21 @@ def test_a_landing_whose_state_could_not_be_committed_is_repeated(
     assert ahead is not None
     assert behind < ahead
     # Other batches than before.
+    place.land(1_000)
+    assert place.all_rows() == expected
+
+
+def test_lost_dead_letters_are_missed_and_come_again_with_the_state(
+    spark: SparkSession, tmp_path: Path, expected: dict[str, list[dict[str, Any]]]
+) -> None:
+    place = SparkplugPlace(spark, tmp_path)
+    place.write("n1", 1)
+    place.write("n2", 1)
+    place.land(1_000)
+    assert expected["dead_letters"]
+    shutil.rmtree(place.lake / "dead_letters")
+    with pytest.raises(PipelineError, match="or delete sparkplug_state, too, and its messages"):
+        place.land(1_000)
+    shutil.rmtree(place.lake / "sparkplug_state")
     place.land(1_000)
     assert place.all_rows() == expected

@@ -341,12 +341,12 @@ def test_a_table_of_which_rows_were_removed_is_no_restored_one(address: str) -> 
     loaded = table.load()
     assert loaded is not None
     table.check_log()
-    table.check_not_restored(loaded, "plant")
+    table.check_not_restored(loaded, position_id("plant", ""))
     DeltaTable(address).restore(DeltaTable(address).version() - 5)
     loaded = table.load()
     assert loaded is not None
     with pytest.raises(TableError, match="was restored to an older version"):
-        table.check_not_restored(loaded, "plant")
+        table.check_not_restored(loaded, position_id("plant", ""))
 
 
 def test_maintenance_without_retention_removes_nothing(address: str) -> None:

@@ -45,6 +45,7 @@ class Query:
             may_skip=False,
             addresses=tuple(str(self.lake / name) for name in NAMES),
             dead_letters=str(self.lake / "dead_letters"),
+            dead_letters_name="dead_letters",
             dead_letters_schema=self._schema,
             shapes=tuple(replace(shape, name=name) for name in NAMES),
             begins_anywhere=begins_anywhere,

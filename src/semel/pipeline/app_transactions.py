@@ -7,6 +7,9 @@ An app transaction is a name with a number, which Delta keeps forever:
     semel/copy/<stream>/<node>    the same number again
     semel/owner/<stream>/<node>   the store that numbered these rows: its ID as a number
 
+    semel/dead/<stream>/<table>/<node>             in the dead letters: the seq of the last one
+    semel/letters/<dead letters>/<stream>/<node>   in the table that they are of: the same
+
 Neither Delta's log nor delta-rs has checksums. With a flipped bit in the last seq, rows would be
 skipped or land again, so each is there twice, and nothing is committed if the two differ.
 """
@@ -49,6 +52,21 @@ def owner_number(store: str) -> int:
 def stream_id(stream: str) -> str:
     """The name in the metadata of a table in which a stream is landed."""
     return f"semel/stream/{stream}"
+
+
+def dead_id(stream: str, table: str, node: str) -> str:
+    """The app transaction whose version is the seq of the last dead letter of a table and node."""
+    return f"{dead_prefix(stream)}{table}/{node}"
+
+
+def dead_prefix(stream: str) -> str:
+    """How the names of these app transactions begin."""
+    return f"semel/dead/{stream}/"
+
+
+def letters_id(dead_letters: str, stream: str, node: str) -> str:
+    """The app transaction in which that table has the same number."""
+    return f"semel/letters/{dead_letters}/{stream}/{node}"
 
 
 def query_id(checkpoint: str) -> str:

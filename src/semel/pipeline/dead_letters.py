@@ -6,9 +6,8 @@ it lost.
 
 For each table and node, an app transaction of the dead letters has the seq of the last one. They
 are committed before the rows of their table, so that a repeated batch finds that it may have been
-there, and compares messages:
-
-    semel/dead/<stream>/<table>/<node>
+there, and compares messages. The commit of the rows records the same number, so that dead letters
+which were lost since then are missed (`check_letters`).
 
 `dead_letter_retry.py` decodes them again, after the landing file was corrected.
 """
@@ -22,13 +21,16 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, Transaction
 from pyspark.sql.types import StructType
 
+from semel.pipeline.app_transactions import dead_id, letters_id
 from semel.pipeline.arrow_types import with_plain_types
+from semel.pipeline.errors import DataLoss
 from semel.pipeline.files import REPEATED, DataFile, TableFolder, TableLayout, write_files
 from semel.pipeline.lake import dataset_of
 from semel.pipeline.landing_file import ALWAYS
 from semel.pipeline.source_columns import COLUMNS as RECORD_COLUMNS
 from semel.pipeline.source_columns import DATE
 from semel.pipeline.table import CommitChoice, LandingBatch, cached_table
+from semel.store.reading import row_label
 
 if TYPE_CHECKING:
     from semel.pipeline.decoders.outcome import Problem
@@ -109,11 +111,6 @@ def explain(payload: bytes, shape: "TableShape") -> "Problem":
 # --- committing -----------------------------------------------------------------------------------
 
 
-def dead_id(stream: str, table: str, node: str) -> str:
-    """The app transaction whose version is the seq of the last dead letter of a table and node."""
-    return f"semel/dead/{stream}/{table}/{node}"
-
-
 def commit_dead_letters(
     address: str, stream: str, table: str, files: Sequence[DataFile], schema: str
 ) -> None:
@@ -129,12 +126,10 @@ def commit_dead_letters(
         }
         known = _known(loaded, stream, table, files, landed)
         new = [part for each in files for part in _unknown_part(address, each, known)]
-        last: dict[str, int] = {}
-        for each in new:
-            for node, runs in each.runs.items():
-                last[node] = max(last.get(node, 0), runs[-1][1])
         transactions = [
-            Transaction(dead_id(stream, table, node), seq) for node, seq in sorted(last.items())
+            # A repeated batch may add one before the last, if the landing file became stricter.
+            Transaction(dead_id(stream, table, node), max(seq, landed[node]))
+            for node, seq in sorted(last_letters(new).items())
         ]
         return (new, transactions) if new else None
 
@@ -148,6 +143,55 @@ def commit_dead_letters(
             description="Messages that a landing could not decode",
         )
     )
+
+
+def last_letters(files: Iterable[DataFile]) -> dict[str, int]:
+    """The seq of the last dead letter of each node in some files."""
+    last: dict[str, int] = {}
+    for file in files:
+        for node, runs in file.runs.items():
+            last[node] = max(last.get(node, 0), runs[-1][1])
+    return last
+
+
+def letters_transactions(
+    dead_letters: str, stream: str, files: Iterable[DataFile]
+) -> list[Transaction]:
+    """What a table records about the dead letters that were committed before its rows.
+
+    `dead_letters` is the name of their table.
+    """
+    return [
+        Transaction(letters_id(dead_letters, stream, node), seq)
+        for node, seq in sorted(last_letters(files).items())
+    ]
+
+
+def check_letters(
+    dead_letters: str,
+    letters: DeltaTable | None,
+    table: DeltaTable,
+    stream: str,
+    nodes: Iterable[str],
+    *,
+    of: str,
+    source: str,
+) -> None:
+    """Raise DataLoss if dead letters are missing on which a table relies.
+
+    They are those of `of`, and would be made again without the table `source`. What it covers does
+    not land again, so nobody else would notice.
+    """
+    for node in nodes:
+        last = table.transaction_version(letters_id(dead_letters, stream, node)) or 0
+        there = letters and letters.transaction_version(dead_id(stream, of, node))
+        if (there or 0) < last:
+            lost = row_label((there or 0) + 1, last)
+            raise DataLoss(
+                f"{dead_letters} lacks dead letters of table {of} among {lost} of stream {stream},"
+                f" node {node}: it was deleted, or is a copy that is older than {source}. Restore a"
+                f" newer copy; or delete {source}, too, and its messages land again"
+            )
 
 
 def _known(

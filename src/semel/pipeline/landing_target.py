@@ -18,9 +18,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from semel.pipeline.app_transactions import positions_in
+from semel.pipeline.app_transactions import dead_prefix, position_id, positions_in, stream_id
 from semel.pipeline.commit_probe import probe
-from semel.pipeline.errors import OptionError, PipelineError, TableError
+from semel.pipeline.errors import DataLoss, OptionError, PipelineError, TableError
 from semel.pipeline.landing_plan import LandingPlan, landing_table
 from semel.pipeline.maintenance_process import Policy
 from semel.pipeline.resuming import check_resumable
@@ -30,6 +30,7 @@ from semel.pipeline.stream_record import StreamRecord
 from semel.pipeline.table import Table
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -236,12 +237,11 @@ class FileTables:
 
     def check(self) -> None:
         """Check all tables before Spark starts. Raises PipelineError."""
-        for address, each in zip(self.addresses, self.watched, strict=False):
-            check_table(self.plan, address)
-            loaded = each.table.load()
-            if loaded is not None:
-                each.table.check_log()
-                each.table.check_not_restored(loaded, self.plan.stream)
+        *tables, letters = self.watched
+        check_letters_log(self.plan, letters)
+        for each in tables:
+            check_landed_table(self.plan, each)
+            check_letters_of(self.plan, letters, each, each.name)
         for address in (*self.addresses, self.dead_letters):
             probe(address)
 
@@ -289,6 +289,7 @@ class FileTables:
                 may_skip=not plan.fail_on_data_loss,
                 addresses=tuple(self.addresses),
                 dead_letters=self.dead_letters,
+                dead_letters_name=self.file.dead_letters,
                 dead_letters_schema=letters,
                 shapes=tuple(shapes),
                 begins_anywhere=start is not None,
@@ -362,14 +363,13 @@ class SparkplugTarget:
         nodes = plan.root.nodes(plan.stream)
         for each in self.watched:
             if each.has_positions:
-                check_table(plan, each.table.address)
-                loaded = each.table.load()
-                if loaded is not None:
-                    each.table.check_log()
-                    each.table.check_not_restored(loaded, plan.stream)
+                check_landed_table(plan, each)
                 each.read_positions(plan.stream, nodes)
+            else:
+                check_letters_log(plan, each)
             probe(each.table.address)
-        *others, state = (each for each in self.watched if each.has_positions)
+        *others, state, letters = self.watched
+        check_letters_of(plan, letters, state, self.tables.prefix)
         for each in others:
             if any(each.positions.get(node, 0) < seq for node, seq in state.positions.items()):
                 raise TableError(
@@ -450,16 +450,83 @@ def lowest_positions(positions: list[Mapping[str, int]]) -> dict[str, int]:
 def check_table(plan: LandingPlan, address: str) -> None:
     """Raise PipelineError if there is a table that is not of this stream, of another record, or
     not readable."""
-    from semel.pipeline.maintenance import drop_torn_checkpoint
     from semel.pipeline.same_record import check_same_record
+
+    name = stream_id(plan.stream)
+    check_readable(
+        address,
+        lambda: check_landed(address, plan.stream),
+        lambda table: bool(table.metadata().name == name),
+    )
+    if plan.fail_on_data_loss:
+        check_same_record(address, plan.stream, plan.root)
+
+
+def check_landed_table(plan: LandingPlan, watched: WatchedTable) -> None:
+    """Raise PipelineError if a table, which is one of several, cannot be continued."""
+    table = watched.table
+    check_table(plan, table.address)
+    loaded = table.load()
+    if loaded is not None:
+        table.check_log()
+        table.check_not_restored(loaded, position_id(plan.stream, ""))
+
+
+def check_letters_log(plan: LandingPlan, watched: WatchedTable) -> None:
+    """Raise PipelineError if the table of dead letters is damaged, or was restored."""
+    table = watched.table
+
+    def is_ours(found: "DeltaTable") -> bool:
+        return {"stream", "table_name", "reason"} <= {each.name for each in found.schema().fields}
+
+    check_readable(table.address, table.load, is_ours)
+    loaded = table.load()
+    if loaded is not None:
+        table.check_log()
+        table.check_not_restored(loaded, dead_prefix(plan.stream))
+
+
+def check_letters_of(
+    plan: LandingPlan, letters: WatchedTable, watched: WatchedTable, of: str
+) -> None:
+    """Raise DataLoss if dead letters on which a table relies are missing, or warn.
+
+    They are those of `of`.
+    """
+    from semel.pipeline.dead_letters import check_letters
+
+    loaded = watched.table.load()
+    if loaded is None:
+        return
+    try:
+        check_letters(
+            letters.name,
+            letters.table.load(),
+            loaded,
+            plan.stream,
+            plan.root.nodes(plan.stream),
+            of=of,
+            source=watched.name,
+        )
+    except DataLoss as problem:
+        if plan.fail_on_data_loss:
+            raise DataLoss(f"{problem}; --no-fail-on-data-loss continues without them") from None
+        LOG.warning("%s. The landing continues without them", problem)
+
+
+def check_readable(
+    address: str, check: Callable[[], object], is_ours: "Callable[[DeltaTable], bool]"
+) -> None:
+    """Call a check that reads a table, twice if an incomplete checkpoint had to be removed."""
+    from semel.pipeline.maintenance import drop_torn_checkpoint
     from semel.store.roots import without_secrets
 
     try:
-        check_landed(address, plan.stream)
+        check()
     except TableError:
         # An incomplete checkpoint makes a table unreadable.
         try:
-            torn = drop_torn_checkpoint(address, plan.stream)
+            torn = drop_torn_checkpoint(address, is_ours)
         except OSError as problem:
             raise PipelineError(f"the log of {without_secrets(address)}: {problem}") from None
         if torn is None:
@@ -470,9 +537,7 @@ def check_table(plan: LandingPlan, address: str) -> None:
             without_secrets(address),
             torn,
         )
-        check_landed(address, plan.stream)
-    if plan.fail_on_data_loss:
-        check_same_record(address, plan.stream, plan.root)
+        check()
 
 
 def read_messages(

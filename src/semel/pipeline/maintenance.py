@@ -42,7 +42,6 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from semel.pipeline.app_transactions import stream_id
 from semel.pipeline.clustering import cluster_columns, cluster_property
 from semel.pipeline.compaction import UnmergeableFiles, compact, plan_due
 from semel.pipeline.delta_errors import one_line, table_errors
@@ -305,21 +304,20 @@ def write_checkpoint(task: Task, table: DeltaTable, root: Root, emit: Emit) -> N
     )
 
 
-def drop_torn_checkpoint(address: str, stream: str) -> int | None:
+def drop_torn_checkpoint(address: str, is_ours: Callable[[DeltaTable], bool]) -> int | None:
     """Delete a checkpoint that a power failure left incomplete; returns its version, or None.
 
     delta-rs does not call fsync. A table whose newest checkpoint is incomplete or missing cannot be
     read, although its log is complete: entries are deleted only after a checkpoint that covers them
-    was synced and read. That is verified first, and that the table is the one of the stream. Only
-    for a local folder, and not for checkpoints in several parts, which other programs write. Raises
-    OSError.
+    was synced and read. That is verified first, and that the table is ours. Not for object stores,
+    nor for checkpoints in several parts, which other programs write. Raises OSError.
     """
     folder = local_folder(address)
     if folder is None:
         return None
     log = folder / LOG
     version = _torn_checkpoint(log)
-    if version is None or not _is_landed_without(log, version, stream):
+    if version is None or not _is_readable_without(log, version, is_ours):
         return None
     # Delete the hint first: without it readers search for a checkpoint, and skip an empty one.
     (log / LAST_CHECKPOINT).unlink(missing_ok=True)
@@ -344,8 +342,8 @@ def _torn_checkpoint(log: Path) -> int | None:
     return None
 
 
-def _is_landed_without(log: Path, version: int, stream: str) -> bool:
-    """Whether a log is that of a stream's table, and complete without one of its checkpoints."""
+def _is_readable_without(log: Path, version: int, is_ours: Callable[[DeltaTable], bool]) -> bool:
+    """Whether a log is that of a table of ours, and complete without one of its checkpoints."""
     with TemporaryDirectory(prefix="semel-") as temporary:
         copy = Path(temporary) / LOG
         copy.mkdir()
@@ -354,7 +352,7 @@ def _is_landed_without(log: Path, version: int, stream: str) -> bool:
             if _LOG_FILE.fullmatch(path.name) and not is_left_out:
                 (copy / path.name).symlink_to(path.absolute())
         try:
-            return DeltaTable(temporary).metadata().name == stream_id(stream)
+            return is_ours(DeltaTable(temporary))
         except (DeltaError, OSError, ValueError):
             return False
 

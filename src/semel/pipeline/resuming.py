@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from semel.pipeline.app_transactions import positions_in, stream_id
+from semel.pipeline.app_transactions import position_id, positions_in, stream_id
 from semel.pipeline.checkpoint import committed_offset
 from semel.pipeline.errors import DataLoss
 from semel.pipeline.stream_record import StreamRecord, runs_label
@@ -32,7 +32,7 @@ def check_resumable(
         if loaded.metadata().name != stream_id(stream):
             return  # it is not a table of this stream: the commit reports that
         table.check_log()
-        table.check_not_restored(loaded, stream)
+        table.check_not_restored(loaded, position_id(stream, ""))
     done = committed_offset(checkpoint) or {}
     landed = {} if loaded is None else positions_in(loaded, stream, done)
     for node, through in sorted(done.items()):

@@ -120,6 +120,8 @@ class LandingBatch:
     reached: Mapping[str, int] | None = None
     # Whether a table without rows of a node may begin with any of its rows.
     begins_anywhere: bool = False
+    # App transactions that the commit of rows of a stream records besides.
+    records: Sequence[Transaction] = ()
     # Which rows are new, if neither the stream nor the query decides that.
     select: "Selection | None" = None
     # Columns by which rows replace those of the table; and those that say which of them is newest.
@@ -445,7 +447,7 @@ class Table:
     def _check_not_restored(self, table: DeltaTable, batch: LandingBatch) -> None:
         """Raise TableError if a RESTORE removed rows that the app transactions claim."""
         if batch.stream is not None:
-            self.check_not_restored(table, batch.stream)
+            self.check_not_restored(table, position_id(batch.stream, ""))
         elif batch.query is not None and not batch.overwrite:
             app = query_id(batch.query)
             if table.transaction_version(app) is None:
@@ -464,13 +466,15 @@ class Table:
                     " with a new name to continue without them"
                 )
 
-    def check_not_restored(self, table: DeltaTable, stream: str) -> None:
-        """Raise TableError if a RESTORE removed rows of a stream that the table claims to have."""
-        name = position_id(stream, "")
+    def check_not_restored(self, table: DeltaTable, app: str) -> None:
+        """Raise TableError if a RESTORE removed rows that the table claims to have.
+
+        They are those of commits with an app transaction whose name begins with `app`.
+        """
         found = find_rollback(
             self.log(),
             table.version(),
-            lambda entry: any(each.startswith(name) for each in entry.transactions),
+            lambda entry: any(each.startswith(app) for each in entry.transactions),
         )
         if found is not None:
             raise TableError(
@@ -519,7 +523,7 @@ class Table:
                 for each in batch.files
                 for new in new_part(self.address, each, decision.landed, numbering)
             ]
-        return (files, transactions) if decision.positions else None
+        return (files, [*transactions, *batch.records]) if decision.positions else None
 
     def _spans(self, batch: LandingBatch) -> dict[str, Run]:
         """First and last seq that the batch covers of each node.

@@ -71,6 +71,8 @@ class TablesPlan:
     # The addresses of the tables, in the order of `shapes`, and of the dead letters.
     addresses: tuple[str, ...]
     dead_letters: str
+    # Their name, which the tables record.
+    dead_letters_name: str
     # As JSON of Spark.
     dead_letters_schema: str
     shapes: tuple[TableShape, ...]
@@ -204,7 +206,7 @@ def commit_table(
     covers: "Mapping[str, Span]",
 ) -> None:
     """Commit rows and dead letters of one table. Raises PipelineError, OSError and DeltaError."""
-    from semel.pipeline.dead_letters import commit_dead_letters
+    from semel.pipeline.dead_letters import commit_dead_letters, letters_transactions
     from semel.pipeline.stream_record import StreamRecord
     from semel.pipeline.table import LandingBatch, cached_table
 
@@ -222,6 +224,7 @@ def commit_table(
             covers=covers,
             record=StreamRecord(plan.root, plan.stream),
             reached=_reached(plan, place),
+            records=letters_transactions(plan.dead_letters_name, plan.stream, dead),
             may_skip=plan.may_skip,
             may_add_columns=True,
             begins_anywhere=plan.begins_anywhere,

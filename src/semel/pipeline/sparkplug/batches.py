@@ -34,7 +34,11 @@ import pyarrow as pa
 from semel.pipeline.app_transactions import position_transactions, positions_in
 from semel.pipeline.coverage import Span
 from semel.pipeline.dead_letters import COLUMNS as DEAD_LETTER_COLUMNS
-from semel.pipeline.dead_letters import commit_dead_letters, dead_letters_layout
+from semel.pipeline.dead_letters import (
+    commit_dead_letters,
+    dead_letters_layout,
+    letters_transactions,
+)
 from semel.pipeline.decoders.outcome import Problem
 from semel.pipeline.errors import TableError
 from semel.pipeline.files import (
@@ -63,7 +67,7 @@ from semel.pipeline.stream_record import StreamRecord
 from semel.pipeline.table import CommitChoice, LandingBatch, Table, cached_table
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from deltalake import DeltaTable, Transaction
 
 # Messages of a batch, which are in the memory of the driver.
 MAX_MESSAGES: Final = 50_000
@@ -120,6 +124,7 @@ class SparkplugLanding:
         self._metrics = addresses[tables.metrics]
         self._nodes = addresses[tables.nodes]
         self._gaps = addresses[tables.gaps]
+        self._letters_name = tables.dead_letters
         self._dead_letters = landing_table(plan.lake, tables.dead_letters)
         self._state_table = StateTable(
             addresses[tables.state], plan.stream, plan.root.nodes(plan.stream)
@@ -179,7 +184,8 @@ class SparkplugLanding:
             (self._gaps, gaps, GAP_COLUMNS, "Gaps"),
         ):
             self._commit(address, writer.finish(), columns, covers=covers, subject=subject)
-        self._state_table.commit(changed, covers)
+        records = letters_transactions(self._letters_name, self._plan.stream, bad)
+        self._state_table.commit(changed, covers, records)
         self._committed_at = time.monotonic()
 
     def _commit(
@@ -260,9 +266,15 @@ class StateTable:
             texts = {part: text for part, (_, text) in parts.items()}
             self.states[key] = EdgeNodeState.from_parts(texts)
 
-    def commit(self, changed: Mapping[StateKey, EdgeNodeState], covers: Mapping[str, Span]) -> None:
+    def commit(
+        self,
+        changed: Mapping[StateKey, EdgeNodeState],
+        covers: Mapping[str, Span],
+        records: "Sequence[Transaction]" = (),
+    ) -> None:
         """Commit states that hold up to the end of `covers`. Raises TableError.
 
+        `records` are app transactions of the commit besides the positions.
         Afterwards `states` and `positions` are those of the table.
         """
         ends = {node: last for node, (_, last) in covers.items()}
@@ -288,7 +300,7 @@ class StateTable:
                 schema=schema_of_columns(STATE_COLUMNS),
                 stream=self._stream,
                 overwrite=replaces,
-                select=self._selection(ends),
+                select=self._selection(ends, records),
                 description=f"States of Sparkplug edge nodes of the MQTT stream {self._stream}",
             )
         )
@@ -305,7 +317,7 @@ class StateTable:
         return self._row_count + added > OBSOLETE_FACTOR * parts + OBSOLETE_ROWS
 
     def _selection(
-        self, ends: Mapping[str, int]
+        self, ends: Mapping[str, int], records: "Sequence[Transaction]"
     ) -> "Callable[[DeltaTable, Sequence[DataFile]], CommitChoice]":
         """Take the files, unless another landing has advanced the table."""
         stream, expected, shown = self._stream, self.positions, self._table.shown
@@ -317,11 +329,12 @@ class StateTable:
                     f"{shown} was changed by another landing of stream {stream}, so that this one"
                     " ends: run one of them; nothing is lost"
                 )
-            return files, [
+            positions = (
                 each
                 for node, last in sorted(ends.items())
                 for each in position_transactions(stream, node, last)
-            ]
+            )
+            return files, [*positions, *records]
 
         return select
 
