@@ -115,7 +115,7 @@ def test_a_problem_is_logged_once_and_a_landing_goes_on(
     keeper.run_once()
     assert events == []
     (record,) = caplog.records
-    assert "maintenance of the table failed, and will be retried: " in record.getMessage()
+    assert f"maintenance of {address} failed, and will be retried: " in record.getMessage()
     land_seqs(address, 61, 65)
     path.write_bytes(whole)
     keeper.run_once()

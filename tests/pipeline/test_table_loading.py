@@ -9,7 +9,8 @@ from deltalake import DeltaTable
 
 from semel.pipeline import table as tables
 from semel.pipeline.delta_log import log_entry
-from semel.pipeline.errors import DataLoss
+from semel.pipeline.errors import DataLoss, PipelineError, TableError
+from semel.pipeline.landing_target import RunCheckpoints
 from semel.pipeline.table import Table, cached_table
 from tests.pipeline.landing_rows import batch_of_rows, land_seqs
 from tests.pipeline.test_table import record
@@ -93,3 +94,26 @@ def test_a_process_keeps_a_few_tables(tmp_path: Path) -> None:
     assert cached_table(addresses[-1]) is kept[-1]
     assert cached_table(addresses[0]) is not kept[0]
     assert len(tables._CACHE) <= tables.CACHE_SIZE
+
+
+def test_a_file_in_place_of_a_table_is_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "messages"
+    path.write_text("not a table")
+    with pytest.raises(TableError) as refused:
+        Table(str(path)).load()
+    assert str(refused.value).startswith(f"{path} is a file, and not the folder of a table: move")
+    path.unlink()
+    assert Table(str(path)).load() is None
+
+
+def test_a_lock_that_cannot_be_opened_is_a_sentence(tmp_path: Path) -> None:
+    checkpoints = RunCheckpoints(tmp_path / "checkpoint")
+    lock = tmp_path / "checkpoint" / "lock"
+    lock.mkdir(parents=True)
+    with pytest.raises(PipelineError) as refused, checkpoints.locked():
+        pass
+    assert "cannot be used: Is a directory: " in str(refused.value)
+    assert "; remove it, or give another (--checkpoint)" in str(refused.value)
+    lock.rmdir()
+    with checkpoints.locked():
+        assert lock.is_file()

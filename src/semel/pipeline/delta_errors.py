@@ -68,6 +68,12 @@ def table_errors(address: str) -> Iterator[None]:
         raise TableError(describe_missing_table(address)) from None
     except (exceptions.DeltaError, OSError, ValueError) as problem:
         text = one_line(problem)
+        folder = local_folder(address)
+        if folder is not None and folder.is_file():
+            raise TableError(
+                f"{shown} is a file, and not the folder of a table: move it away, or choose another"
+                " name for the table"
+            ) from None
         if _is_newer(text):
             raise TableError(
                 f"{shown} requires a newer version of deltalake: upgrade it ({text})"

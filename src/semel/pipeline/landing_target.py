@@ -9,6 +9,7 @@ checkpoint, which begins with the first message that any of the tables lacks.
 
 import json
 import logging
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -180,8 +181,15 @@ class RunCheckpoints:
         import fcntl
 
         folder = self._folder
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / _LOCK, "w") as lock:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        except OSError as problem:
+            raise PipelineError(
+                f"the checkpoint {folder} cannot be used: {problem.strerror}: {problem.filename};"
+                " remove it, or give another (--checkpoint): the tables know what has landed"
+            ) from None
+        with open(descriptor, "w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from semel.counts import count
 from semel.pipeline.errors import PipelineError
+from semel.store.roots import without_secrets
 from semel.store.sealing import environment_for_python
 
 LOGGER: Final = logging.getLogger("semel.pipeline")
@@ -234,7 +235,8 @@ class Maintenance:
         if self._stopping.is_set():
             return
         if problem and problem != self._problem:
-            LOGGER.warning("maintenance of the table failed, and will be retried: %s", problem)
+            shown = without_secrets(self._table)
+            LOGGER.warning("maintenance of %s failed, and will be retried: %s", shown, problem)
         self._problem = problem
         now = time.monotonic()
         self._schedule.passed(version, now, vacuumed=vacuumed, failed=bool(problem))
