@@ -23,6 +23,7 @@ from semel.pipeline.dead_letter_retry import RetryOutcome, retry_dead_letters
 from semel.pipeline.errors import OptionError, PipelineError
 from semel.pipeline.landing import Event, Landing
 from semel.pipeline.landing_check import check_landing, infer_table
+from semel.pipeline.landing_errors import spark_errors
 from semel.pipeline.landing_plan import LandingPlan, make_plan
 from semel.pipeline.settings import LandSettings
 from semel.pipeline.topic_template import parse_template
@@ -535,6 +536,30 @@ def test_what_spark_does_not_understand_is_refused_with_table_and_key(
         check_landing(place.spark, place.plan(), 10)
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_an_invalid_regular_expression_is_a_sentence(place: Place) -> None:
+    place.write("n1", 1, 10)
+    for pattern in ("[", "[CF]"):
+        text = FILE.replace('where = "value < 1000"', f"where = \"unit rlike '{pattern}'\"")
+        place.describe(text)
+        if pattern == "[":
+            for run in (place.land, lambda: checked(place)):
+                with pytest.raises(PipelineError) as caught:
+                    run()
+                assert "has an invalid regular expression: Unclosed character class" in str(
+                    caught.value
+                )
+                assert "\n" not in str(caught.value)
+        else:
+            assert place.land() > 0
+
+
+def checked(place: Place) -> None:
+    """What `semel land check` does."""
+    plan = place.plan()
+    with spark_errors(plan):
+        check_landing(place.spark, plan, 10)
 
 
 def test_names_of_columns_may_need_quotes(place: Place) -> None:

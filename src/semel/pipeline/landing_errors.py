@@ -38,6 +38,8 @@ _CUT: Final = re.compile(
     r"\s*(SQLSTATE|Stream closed|Broken pipe|Connection reset|Socket closed|Socket is closed"
     r"|Python worker exited unexpectedly|java\.io\.EOFException|java\.net\.SocketException)"
 )
+# Java compiles a regular expression that is a constant when a task begins, and not before.
+_PATTERN: Final = re.compile(r"\bPatternSyntaxException: (.+)")
 # The code that Spark appends for programs.
 _STATE: Final = re.compile(r"\s*SQLSTATE: \w+\s*$")
 # Spark's prefix of the error that ended a query.
@@ -73,6 +75,12 @@ def explain(problem: BaseException, plan: "LandingPlan") -> str:
         return (
             f"the checkpoint {plan.checkpoint} cannot be read: remove it, and landing continues"
             f" from what {plan.shown} has ({first_line(text)})"
+        )
+    pattern = _PATTERN.search(text)
+    if pattern is not None:
+        return (
+            "an expression of the landing file (computed, where or event_time) has an invalid"
+            f" regular expression: {pattern[1]}; correct it, and start the landing again"
         )
     if is_worker_late(problem):
         return (
