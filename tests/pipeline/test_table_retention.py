@@ -158,6 +158,38 @@ def test_a_partition_by_date_and_more_decides_by_the_date(tmp_path: Path) -> Non
     assert newest_received(DeltaTable(place)) == at(2)
 
 
+def with_year(address: str, year: str, *, statistics: bool = True) -> None:
+    """Change the year of the partition in the last entry of a log, as a flipped bit does."""
+    log = Path(address) / "_delta_log"
+    entry = max(log.glob("*.json"))
+    lines = [json.loads(line) for line in entry.read_text().splitlines()]
+    for add in (line["add"] for line in lines if "add" in line):
+        add["partitionValues"]["date"] = year + add["partitionValues"]["date"][4:]
+        if not statistics:
+            del add["stats"]
+    entry.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_damaged_day_in_the_log_removes_no_newer_rows(address: str) -> None:
+    three_days(address)
+    before = seqs(address)
+    with_year(address, "2006")
+    # The other days are a day and more from their end.
+    assert remove_expired(address, DeltaTable(address), NINETY, now=at(90)) is None
+    assert seqs(address) == before
+    # By then its rows are older, too.
+    assert remove_expired(address, DeltaTable(address), NINETY, now=at(94)) is not None
+    assert seqs(address) == []
+
+
+def test_a_day_that_ended_before_leaves_if_no_statistics_say_otherwise(address: str) -> None:
+    three_days(address)
+    with_year(address, "2006", statistics=False)
+    done = remove_expired(address, DeltaTable(address), NINETY, now=at(90))
+    assert done is not None
+    assert done.files == 1
+
+
 def test_what_is_expired_is_a_function_of_the_files_and_the_time(address: str) -> None:
     three_days(address)
     files = aged_files(DeltaTable(address))

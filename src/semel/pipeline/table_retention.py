@@ -3,7 +3,9 @@
 The age of a row is the time since it was received. A file is removed when all of its rows are
 older than the retention: of a table that is partitioned by `date`, which is the day of `received`,
 a whole day at once, when its end is older; of another table, by the latest time of `received` in
-the statistics of the file. A file without such statistics stays.
+the statistics of the file. A file without such statistics stays. In a table with days, a file whose
+statistics contradict its day stays until both are older: the log has no checksums, so that a
+changed digit of a year would otherwise remove new rows.
 
 The removal is one commit, which loses every conflict (`live_files.py`). The files themselves are
 deleted later by a vacuum, so that readers of older versions can finish. Positions are not changed:
@@ -58,9 +60,13 @@ def aged_files(table: DeltaTable) -> list[AgedFile]:
     """The files of the loaded version, with the ages of their rows."""
     files = list_files(table)
     kinds = {field.name: field.type for field in pa.schema(table.schema())}
-    if DATE in table.metadata().partition_columns and pa.types.is_date(kinds[DATE]):
-        return [AgedFile(file, _end_of_day(dict(file.partition)[DATE])) for file in files]
     ends = _ends_by_statistics(table)
+    if DATE in table.metadata().partition_columns and pa.types.is_date(kinds[DATE]):
+        days = [(file, _end_of_day(dict(file.partition)[DATE])) for file in files]
+        return [
+            AgedFile(file, None if day is None else max(day, ends.get(file.path, day)))
+            for file, day in days
+        ]
     return [AgedFile(file, ends.get(file.path)) for file in files]
 
 
