@@ -11,11 +11,10 @@ Rows keep their order, or are sorted by the columns of the table property `semel
 (`clustering.py`). The commit loses every conflict (`live_files.py`).
 
 The originals are deleted some hours after the commit, so the new file must be correct. Rows are
-used only if the checksums of their pages match, if the file has the columns of the table, and if it
-has as many rows and nulls as the log says: page checksums do not cover the footer, where a flipped
-bit can rename a column. Before the commit, the new file is read back and compared with a second
-read of the originals. Files of earlier versions and of other programs may have no page checksums:
-their pages cannot be verified.
+used only if the checksums of their pages match, and if the file has the columns, rows, nulls and
+bounds that the table and its log say (`file_verification.py`). Before the commit, the new file is
+read back and compared with a second read of the originals. Files of earlier versions and of other
+programs may have no page checksums: their pages cannot be verified.
 
 New files and their directory entries are synced before the commit, and the commit after it. A
 killed attempt leaves files that no commit names, which vacuum deletes. If a new file cannot be
@@ -26,9 +25,9 @@ which may have succeeded after all.
 import json
 import secrets
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -37,12 +36,18 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
-from semel.counts import count
 from semel.pipeline.arrow_types import plain_field
 from semel.pipeline.clustering import CLUSTER_ROWS, cluster_columns, sort_keys, sorted_pieces
 from semel.pipeline.delta_errors import one_line
 from semel.pipeline.errors import TableError
-from semel.pipeline.files import GROUP_ROWS, TableFolder, open_parquet_writer, statistics_from
+from semel.pipeline.file_verification import LogRecords, RowCheck, wrong_column
+from semel.pipeline.files import (
+    GROUP_ROWS,
+    READ_ERRORS,
+    TableFolder,
+    open_parquet_writer,
+    statistics_from,
+)
 from semel.pipeline.live_files import LiveFile, check_plain_files, replace_files
 from semel.store.roots import without_secrets
 from semel.store.segments import encode_group_bytes, group_bytes
@@ -161,12 +166,12 @@ def compact(address: str, table: DeltaTable, groups: Sequence[Sequence[LiveFile]
             )
     folder = TableFolder(address)
     columns = pa.schema(table.schema())
-    nulls = _null_counts(table, {file.path for file in removed})
+    records = LogRecords(table)
     clustered = cluster_columns(table)
     written: list[AddAction] = []
     try:
         for group in groups:
-            written.append(_rewrite(_Sources(folder, group, columns, nulls, clustered.columns)))
+            written.append(_rewrite(_Sources(folder, group, columns, records, clustered.columns)))
     except BaseException:
         for new in written:
             folder.discard(new.path)
@@ -184,21 +189,6 @@ def compact(address: str, table: DeltaTable, groups: Sequence[Sequence[LiveFile]
     )
 
 
-def _null_counts(table: DeltaTable, paths: Collection[str]) -> dict[str, dict[str, int]]:
-    """The number of nulls in each column of some files, as far as the log says."""
-    actions = pa.table(table.get_add_actions(flatten=True))
-    actions = actions.filter(pc.is_in(actions.column("path"), pa.array(paths, pa.string())))
-    named = [
-        (field.name, actions.column(f"null_count.{field.name}").to_pylist())
-        for field in pa.schema(table.schema())
-        if f"null_count.{field.name}" in actions.column_names
-    ]
-    return {
-        path: {name: counts[row] for name, counts in named if counts[row] is not None}
-        for row, path in enumerate(actions.column("path").to_pylist())
-    }
-
-
 class _Sources:
     """The files of a group, whose rows are read twice."""
 
@@ -207,10 +197,10 @@ class _Sources:
         folder: TableFolder,
         group: Sequence[LiveFile],
         columns: pa.Schema,
-        nulls: Mapping[str, Mapping[str, int]],
+        records: LogRecords,
         cluster_by: Sequence[str] = (),
     ) -> None:
-        """`columns` is the schema of the table, `nulls` the null counts by path and column.
+        """`columns` is the schema of the table, `records` what its log says.
 
         With `cluster_by`, rows are sorted by these columns, as far as the files have them.
         """
@@ -218,7 +208,7 @@ class _Sources:
         self.group = group
         self.shown = without_secrets(folder.address)
         self._columns = columns
-        self._nulls = nulls
+        self._records = records
         self.schema = self._common_schema()
         self._keys = sort_keys(cluster_by, self.schema) if cluster_by else ()
 
@@ -229,7 +219,7 @@ class _Sources:
             with self._damage(file), self.folder.open_parquet(file.disk_path) as opened:
                 schema = pa.schema([plain_field(field) for field in opened.schema_arrow])
             if str(schema) not in found:
-                self._check_columns(file, schema)
+                self._check(file, wrong_column(schema, self._columns))
                 found[str(schema)] = schema
         try:
             return pa.unify_schemas(list(found.values()))
@@ -238,33 +228,20 @@ class _Sources:
                 f"{self.shown}: the files of a partition have different types: {one_line(problem)}"
             ) from problem
 
-    def _check_columns(self, file: LiveFile, schema: pa.Schema) -> None:
-        partition = [name for name, _ in file.partition]
-        for field in schema:
-            if field.name in self._columns.names:
-                expected = plain_field(self._columns.field(field.name)).type
-                if pa.types.is_nested(field.type) or _is_like(field.type, expected):
-                    continue
-                found = f"its column {field.name!r} is {field.type}, but {expected} in the table"
-            elif field.name in partition:
-                continue
-            else:
-                found = f"it has a column {field.name!r}, which the table lacks"
-            raise self._damaged(file, found)
-
     @contextmanager
     def _damage(self, file: LiveFile) -> Iterator[None]:
         """Turn an error while reading a file into a DamagedFile."""
         try:
             yield
-        except (OSError, ValueError, pa.ArrowException) as problem:
-            raise self._damaged(file, one_line(problem)) from problem
+        except READ_ERRORS as problem:
+            self._check(file, one_line(problem), problem)
 
-    def _damaged(self, file: LiveFile, what: str) -> DamagedFile:
-        return DamagedFile(
-            f"{self.shown}: file {file.path} cannot be read as it was written: {what}; it was not"
-            " compacted. If it is damaged, restore it from a backup of the table"
-        )
+    def _check(self, file: LiveFile, what: str | None, cause: Exception | None = None) -> None:
+        if what is not None:
+            raise DamagedFile(
+                f"{self.shown}: file {file.path} cannot be read as it was written: {what}; it was"
+                " not compacted. If it is damaged, restore it from a backup of the table"
+            ) from cause
 
     def row_groups(self, *, verify: bool = True) -> Iterator[pa.Table]:
         """All rows, in pieces that fit into memory; the same pieces each time."""
@@ -296,27 +273,18 @@ class _Sources:
 
     def _rows(self, file: LiveFile, *, verify: bool) -> Iterator[pa.Table]:
         """The rows of a file. Raises DamagedFile, possibly after the last row."""
-        rows = 0
-        nulls = dict.fromkeys(self.schema.names, 0)
+        record = self._records.of(file.path)
+        # The second read is compared with the first one.
+        checked = RowCheck(record if verify else replace(record, bounds={}))
         with (
             self._damage(file),
             self.folder.open_parquet(file.disk_path, verify=verify) as opened,
         ):
             for batch in opened.iter_batches(_batch_rows(opened.metadata), use_threads=False):
-                part = _with_columns(pa.Table.from_batches([batch]), self.schema)
-                rows += part.num_rows
-                for name in nulls:
-                    nulls[name] += part.column(name).null_count
-                yield part
-        if file.rows is not None and rows != file.rows:
-            raise self._damaged(file, f"it has {count(rows, 'row')}, and the log says {file.rows}")
-        for name, expected in self._nulls.get(file.path, {}).items():
-            if nulls.get(name, expected) != expected:
-                raise self._damaged(
-                    file,
-                    f"its column {name!r} has {count(nulls[name], 'null')}, and the log says"
-                    f" {expected}",
-                )
+                part = pa.Table.from_batches([batch])
+                checked.add(part)
+                yield _with_columns(part, self.schema)
+        self._check(file, checked.damage())
 
 
 def _batch_rows(metadata: pq.FileMetaData) -> int:
@@ -329,13 +297,6 @@ def _batch_rows(metadata: pq.FileMetaData) -> int:
         default=1,
     )
     return max(1, min(READ_ROWS, READ_BYTES // max(1, per_row)))
-
-
-def _is_like(found: pa.DataType, expected: pa.DataType) -> bool:
-    """Whether a file may have a column of this type; some writers omit time zones."""
-    if pa.types.is_timestamp(found) and pa.types.is_timestamp(expected):
-        return True
-    return bool(found == expected)
 
 
 def _rewrite(sources: _Sources) -> AddAction:

@@ -52,6 +52,15 @@ REQUESTS: Final = 16
 # The partition folder of null in Hive and Spark.
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 
+# What pyarrow raises for a file that is damaged or cannot be read.
+READ_ERRORS: Final = (OSError, ValueError, pa.ArrowException)
+
+# What to do about a damaged file that no commit names yet.
+WRITE_AGAIN: Final = (
+    "nothing was committed; check the disks and the memory of this machine, and start again: then"
+    " the rows are written again"
+)
+
 # First and last seq of consecutive rows, inclusive.
 Run = tuple[int, int]
 
@@ -538,13 +547,19 @@ class TableFolder:
         return [group.id for group in fragment.subset(filters, schema).row_groups]
 
     def read(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of a file, without partition columns; or some columns of them."""
+        """The rows of a file that no commit names yet, without partition columns; or some columns.
+
+        Files of a version are read by `file_verification`. Raises TableError.
+        """
         try:
             with self.open_parquet(path) as file:
                 return file.read(columns=columns)
-        except OSError as problem:
+        except READ_ERRORS as problem:
             shown = without_secrets(self.address)
-            raise TableError(f"{path} of {shown} cannot be read: {one_line(problem)}") from problem
+            raise TableError(
+                f"{path} of {shown}, which was just written, cannot be read: {one_line(problem)};"
+                f" {WRITE_AGAIN}"
+            ) from problem
 
 
 def _size(path: Path) -> int | None:

@@ -2,7 +2,9 @@
 
 Files that hold such rows are written again without them, by us and synced before the commit, as all
 other files are; the commit adds and removes files at once. To find them, the key columns of all
-files of the table are read. The keys of a batch are in memory on the driver.
+files of the table are read. The keys of a batch are in memory on the driver. Files of the table are
+verified whenever they are read (`file_verification.py`), because what was misread would replace the
+original.
 
 Other writers store the same times in other units: Spark's INT96 has nanoseconds and no zone. So
 times are compared, and written again, in the type of the table.
@@ -22,8 +24,9 @@ from deltalake import DeltaTable
 from deltalake.transaction import RemoveAction
 
 from semel.pipeline.errors import TableError
-from semel.pipeline.files import DataFile, TableFolder, TableLayout, write_files
-from semel.pipeline.live_files import list_files
+from semel.pipeline.file_verification import FileReader
+from semel.pipeline.files import DataFile, TableLayout, write_files
+from semel.pipeline.live_files import LiveFile, list_files
 from semel.store.roots import without_secrets
 
 _SEPARATOR: Final = "\x1f"
@@ -41,8 +44,8 @@ def upserted_files(
 ) -> tuple[list[DataFile], list[RemoveAction]]:
     """The files that the commit of a batch adds, and those that it removes.
 
-    Raises TableError if the batch has a key twice without `newest_by`, or if the table has deletion
-    vectors, which files that are written again would lose.
+    Raises TableError if the batch has a key twice without `newest_by`, if a file of the table is
+    damaged, or if the table has deletion vectors, which files that are written again would lose.
     """
     shown = without_secrets(address)
     if "deletionVectors" in (table.protocol().reader_features or ()):
@@ -50,9 +53,19 @@ def upserted_files(
             f"{shown} has deletion vectors, so that its files cannot be written again: rewrite the"
             " table without them"
         )
-    folder = TableFolder(address)
+    reader = FileReader(address, table)
     kinds = {field.name: field.type for field in pa.schema(table.schema().to_arrow())}
-    batch = [_KeyedRows(folder, file.path, file.partition, key, kinds, newest_by) for file in files]
+    names = [*key, *newest_by]
+    batch = [
+        _KeyedRows(
+            reader.read(file, [each for each in names if each not in file.partition]),
+            file.partition,
+            key,
+            kinds,
+            newest_by,
+        )
+        for file in files
+    ]
     if not batch:
         return [], []
     keys = pa.concat_arrays([each.keys for each in batch])
@@ -61,12 +74,13 @@ def upserted_files(
             f"{shown}: a batch has two rows with the same key ({', '.join(key)}); nothing was"
             " committed"
         )
-    live = [
-        (file, part)
-        for file in list_files(table)
-        if (part := _KeyedRows(folder, file.disk_path, dict(file.partition), key, kinds, newest_by))
-        and pc.any(pc.is_in(part.keys, value_set=keys), min_count=0).as_py()
-    ]
+    live: list[tuple[LiveFile, _KeyedRows]] = []
+    for live_file in list_files(table):
+        partition = dict(live_file.partition)
+        rows = reader.read(live_file, [each for each in names if each not in partition])
+        part = _KeyedRows(rows, partition, key, kinds, newest_by)
+        if pc.any(pc.is_in(part.keys, value_set=keys), min_count=0).as_py():
+            live.append((live_file, part))
     stays = _newest([*batch, *(part for _, part in live)], newest_by) if newest_by else None
     added: list[DataFile] = []
     for place, file in enumerate(files):
@@ -74,7 +88,7 @@ def upserted_files(
         if kept is None or pc.all(kept, min_count=0).as_py():
             added.append(file)
         elif pc.any(kept, min_count=0).as_py():
-            rows = folder.read(file.path).filter(kept)
+            rows = reader.read(file).filter(kept)
             added += _written_again(address, file.path, file.partition, rows)
     removed: list[RemoveAction] = []
     now = time.time_ns() // 1_000_000
@@ -86,7 +100,7 @@ def upserted_files(
             if pc.all(kept, min_count=0).as_py():
                 continue
         partition = dict(live_file.partition)
-        rows = _with_times_of(folder.read(live_file.disk_path).filter(kept), kinds)
+        rows = _with_times_of(reader.read(live_file).filter(kept), kinds)
         added += _written_again(address, live_file.disk_path, partition, rows)
         removed.append(RemoveAction(live_file.disk_path, True, now, live_file.size, partition))
     return added, removed
@@ -97,18 +111,12 @@ class _KeyedRows:
 
     def __init__(
         self,
-        folder: TableFolder,
-        path: str,
+        rows: pa.Table,
         partition: Mapping[str, str | None],
         key: Sequence[str],
         kinds: Mapping[str, Any],
         newest_by: Sequence[str],
     ) -> None:
-        names = [name for name in (*key, *newest_by) if name not in partition]
-        rows = folder.read(path, columns=names)
-        for name in set(names) - set(rows.column_names):
-            # The table got this column after the file was written.
-            rows = rows.append_column(name, pa.nulls(rows.num_rows, kinds[name]))
         rows = _with_times_of(rows, kinds)
         self.keys = _keys(rows, partition, key, kinds)
         self.order = [rows.column(name) for name in newest_by]
