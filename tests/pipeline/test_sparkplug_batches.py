@@ -310,6 +310,49 @@ def test_a_deleted_table_is_refused_and_filled_again_without_the_state(
     assert place.all_rows() == expected
 
 
+def test_a_damaged_file_of_states_is_refused_and_the_advice_is_right(
+    tmp_path: Path, expected: dict[str, list[dict[str, Any]]]
+) -> None:
+    place = BatchPlace(tmp_path, MESSAGES)
+    begun = {"n1": (1, 30), "n2": (1, 20)}
+    place.start().land(place.batch(begun), begun)
+    stored = place.start().positions
+    assert stored == {"n1": 30, "n2": 20}
+    folder = place.lake / "sparkplug_state"
+    (file,) = folder.glob("*.parquet")
+    good = file.read_bytes()
+    footer = len(good) - 8 - int.from_bytes(good[-8:-4], "little")
+    advice = (
+        f"sparkplug_state: file {file.name} cannot be read as it was written: .*restore it from a"
+        r" backup of the table, or delete .*/sparkplug_state, and landing begins"
+    )
+    states = StateTable(str(folder), "all", ["n1", "n2"])
+    for column in ("node", "seq", "state"):
+        at = good.index(column.encode(), footer)
+        file.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        with pytest.raises(TableError, match=advice):
+            place.start()
+    # Wherever a bit is flipped, the states are the same or refused.
+    refused: list[str] = []
+    for at in range(0, len(good), 11):
+        file.write_bytes(good[:at] + bytes([good[at] ^ 1 << at % 8]) + good[at + 1 :])
+        try:
+            found = StateTable(str(folder), "all", ["n1", "n2"])
+            assert found.states == states.states, f"byte {at} of {len(good)}, footer {footer}"
+        except TableError as problem:
+            refused.append(str(problem))
+    assert len(refused) > 20
+    assert all(file.name in each for each in refused)
+    file.unlink()
+    with pytest.raises(TableError, match=advice):
+        place.start()
+    shutil.rmtree(folder)
+    SparkplugTarget(place.plan).check()
+    assert place.start().positions == {}
+    place.land_rest(place.start(), random.Random(5), 60)
+    assert place.all_rows() == expected
+
+
 @pytest.mark.parametrize("table", ["sparkplug_metrics", "sparkplug_nodes", "sparkplug_gaps"])
 def test_a_table_that_is_deleted_while_messages_land_does_not_begin_in_the_middle(
     tmp_path: Path, table: str

@@ -41,16 +41,17 @@ from semel.pipeline.dead_letters import (
 )
 from semel.pipeline.decoders.outcome import Problem
 from semel.pipeline.errors import TableError
+from semel.pipeline.file_verification import FileReader
 from semel.pipeline.files import (
     BUFFER_BYTES,
     REPEATED,
     DataFile,
     FileWriter,
-    TableFolder,
     TableLayout,
     write_files,
 )
 from semel.pipeline.landing_plan import LandingPlan, SparkplugTables, landing_table
+from semel.pipeline.live_files import list_files
 from semel.pipeline.source_columns import DATE
 from semel.pipeline.sparkplug.payload import STATE, decode_message
 from semel.pipeline.sparkplug.rows import (
@@ -248,13 +249,16 @@ class StateTable:
             self._read(loaded)
 
     def _read(self, loaded: "DeltaTable") -> None:
-        from semel.pipeline.table_reading import live_files
-
-        folder = TableFolder(self._address)
+        advice = (
+            f"restore it from a backup of the table, or delete {self._table.shown}, and landing"
+            " begins with the record again: the states are computed from the messages that the"
+            " record still has, and rows that the other tables have are not added again"
+        )
+        reader = FileReader(self._address, loaded, advice=advice)
         newest: dict[StateKey, dict[PartKey, tuple[int, str]]] = {}
-        for file in live_files(loaded):
+        for file in list_files(loaded):
             self._commit_count += 1
-            for row in folder.read(file.path).to_pylist():
+            for row in reader.read(file, list(STATE_COLUMNS)).to_pylist():
                 self._row_count += 1
                 node, seq = row["node"], row["seq"]
                 self._seqs[node] = max(seq, self._seqs.get(node, seq))
