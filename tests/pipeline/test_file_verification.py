@@ -17,10 +17,11 @@ from deltalake.transaction import AddAction
 from semel.pipeline.compaction import DamagedFile, compact, plan_all
 from semel.pipeline.errors import TableError
 from semel.pipeline.file_verification import FileReader, wrong_column
-from semel.pipeline.files import DataFile, TableLayout, write_files
+from semel.pipeline.files import DataFile, TableLayout, open_parquet_writer, write_files
 from semel.pipeline.live_files import LiveFile, list_files
 from semel.pipeline.table import LandingBatch, Table
 from semel.pipeline.upserts import upserted_files
+from semel.store.segments import encode_group_bytes
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 KEY = ("plant", "line")
@@ -285,6 +286,28 @@ def test_columns_of_structs_lists_and_maps_are_compared() -> None:
         found = wrong_column(pa.schema([(name, kind)]), expected)
         assert found is not None
         assert f"its column {name!r} is " in found
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_times_of_semel_are_in_microseconds_also_without_bounds(
+    tmp_path: Path, nested: bool
+) -> None:
+    kind = pa.timestamp("ms", "UTC")
+    times = pa.array([NOON] * 2, kind)
+    if nested:
+        times = pa.StructArray.from_arrays([times], ["at"])
+    rows = pa.table({"at": times})
+    file = entry(tmp_path / "t", rows, {"numRecords": 2})
+    # Another program has written it.
+    reader = FileReader(str(tmp_path / "t"), DeltaTable(tmp_path / "t"))
+    assert reader.read(file).num_rows == 2
+    with open_parquet_writer(tmp_path / "t" / "part.parquet", rows.schema, []) as writer:
+        writer.write_table(rows)
+        writer.add_key_value_metadata(encode_group_bytes([rows.nbytes]))
+    with pytest.raises(
+        TableError, match=r"its column 'at' is .*timestamp\[ms, tz=UTC\].*, but semel"
+    ):
+        reader.read(file)
 
 
 # --- compaction -----------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from semel.pipeline.arrow_types import plain_field
 from semel.pipeline.clustering import CLUSTER_ROWS, cluster_columns, sort_keys, sorted_pieces
 from semel.pipeline.delta_errors import one_line
 from semel.pipeline.errors import TableError
-from semel.pipeline.file_verification import LogRecords, RowCheck, wrong_column
+from semel.pipeline.file_verification import LogRecords, RowCheck, wrong_schema
 from semel.pipeline.files import (
     GROUP_ROWS,
     READ_ERRORS,
@@ -217,10 +217,9 @@ class _Sources:
         found: dict[str, pa.Schema] = {}
         for file in self.group:
             with self._damage(file), self.folder.open_parquet(file.disk_path) as opened:
+                self._check(file, wrong_schema(opened, self._columns))
                 schema = pa.schema([plain_field(field) for field in opened.schema_arrow])
-            if str(schema) not in found:
-                self._check(file, wrong_column(schema, self._columns))
-                found[str(schema)] = schema
+            found.setdefault(str(schema), schema)
         try:
             return pa.unify_schemas(list(found.values()))
         except (pa.ArrowException, ValueError) as problem:

@@ -11,7 +11,8 @@ there as null loses its values then, and deletes the original. So rows are used 
 - the lowest and the highest value of each column are those in the log.
 
 The log has no nulls and bounds of nested columns, and no bounds of binary ones. Of a file with NaN
-it has only the number of rows (`files.statistics_from`).
+it has only the number of rows (`files.statistics_from`). So the unit of times is also compared with
+the one that semel writes, in files that have the metadata of semel.
 """
 
 import json
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from semel.counts import count
@@ -31,6 +33,7 @@ from semel.pipeline.errors import TableError
 from semel.pipeline.files import READ_ERRORS, WRITE_AGAIN, DataFile, TableFolder
 from semel.pipeline.live_files import LiveFile
 from semel.store.roots import without_secrets
+from semel.store.segments import GROUP_BYTES_KEY
 
 # Other writers truncate bounds to milliseconds, and those of strings from this length on.
 _TRUNCATED_MICROSECONDS: Final = 1_000
@@ -90,6 +93,24 @@ def _fields(actions: pa.Table, name: str) -> dict[str, pa.Array]:
     # `flatten` applies the nulls of the struct.
     pairs = zip(column.type, column.flatten(), strict=True)
     return {each.name: values for each, values in pairs if not pa.types.is_nested(each.type)}
+
+
+def wrong_schema(file: pq.ParquetFile, expected: pa.Schema) -> str | None:
+    """What is wrong with the schema of a file of a table; None: nothing."""
+    found = wrong_column(file.schema_arrow, expected)
+    if found is None and GROUP_BYTES_KEY in (file.metadata.metadata or {}):
+        for each in file.schema_arrow:
+            if _has_other_unit(each.type):
+                return f"its column {each.name!r} is {each.type}, but semel writes microseconds"
+    return found
+
+
+def _has_other_unit(kind: pa.DataType) -> bool:
+    """Whether a type has times that are not in microseconds."""
+    if pa.types.is_timestamp(kind):
+        return bool(kind.unit != "us")
+    inner = range(kind.num_fields) if pa.types.is_nested(kind) else ()
+    return any(_has_other_unit(kind.field(place).type) for place in inner)
 
 
 def wrong_column(found: pa.Schema, expected: pa.Schema) -> str | None:
@@ -246,7 +267,7 @@ class FileReader:
         try:
             with self._folder.open_parquet(path) as opened:
                 there = opened.schema_arrow
-                self._check(file, wrong_column(there, self._columns))
+                self._check(file, wrong_schema(opened, self._columns))
                 names = (
                     None if columns is None else [name for name in columns if name in there.names]
                 )
