@@ -217,21 +217,24 @@ def partition_value(value: Any) -> str | None:
     raise TableError(f"a table cannot be partitioned by a value such as {value!r}")
 
 
+def partition_folder(name: str, value: str | None) -> str:
+    """The name of the folder with the rows of a partition value, as in Hive and Spark.
+
+    Some readers take partition values from it, so one of more than NAME_BYTES is not shortened.
+    """
+    # delta-rs encodes the path once more in the log.
+    return f"{quote(name, safe='')}={HIVE_NULL if value is None else quote(value, safe='')}"
+
+
 def _write(
     folder: "TableFolder", table: pa.Table, layout: TableLayout, key: tuple[Any, ...]
 ) -> DataFile:
     partition = {
         name: partition_value(value) for name, value in zip(layout.partition_by, key, strict=True)
     }
-    # Folder names as in Hive and Spark. delta-rs encodes the path once more in the log.
-    folders = [
-        f"{quote(name, safe='')}={HIVE_NULL if value is None else quote(value, safe='')}"
-        for name, value in partition.items()
-    ]
-    for each in folders:
+    folders = [partition_folder(name, value) for name, value in partition.items()]
+    for name, each in zip(partition, folders, strict=True):
         if len(each) > NAME_BYTES:
-            # Some readers take partition values from folder names, so it must not be shortened.
-            name = each.partition("=")[0]
             raise TableError(f"partitionBy: a value of {name} is too long for a folder name")
     if layout.folder:
         folders = [layout.folder]

@@ -13,7 +13,8 @@ no expression. If an array is exploded, a message has several rows (`exploded_ro
 `table_split.py` takes the rows of all tables apart.
 
 Text is always decoded by Spark's own expressions, all other formats by whole Arrow columns
-(`decoders`). The payload is there only for messages that the sink decodes, and for bad ones.
+(`decoders`). The payload is there only for messages of which the sink decodes the payload or may
+refuse a row, and for bad ones.
 """
 
 import json
@@ -30,6 +31,7 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     DateType,
+    StringType,
     StructField,
     StructType,
     TimestampType,
@@ -95,6 +97,15 @@ class TableShape:
         if not self.latest_by:
             return ()
         return (*_NEWEST_BY, PART) if self.has_parts else _NEWEST_BY
+
+    @property
+    def text_partitions(self) -> tuple[str, ...]:
+        """The columns of text by which the table is partitioned: some texts are no partition."""
+        if not self.partition_by:
+            return ()
+        fields = StructType.fromJson(json.loads(self.schema)).fields
+        texts = {each.name for each in fields if isinstance(each.dataType, StringType)}
+        return tuple(name for name in self.partition_by if name in texts)
 
 
 @dataclass(frozen=True)
@@ -191,6 +202,9 @@ def rows_of_tables(
             needs_payload |= sf.col(f"{TAKES}{place}")
         else:
             needs_payload |= sf.col(f"{BAD}{place}").isNotNull()
+            if shapes[place].text_partitions:
+                # The sink makes dead letters of values that cannot be partitions.
+                needs_payload |= taken[place]
     shared = [name for name in [*record, DATE] if name != PAYLOAD]
     return (
         frame.select(

@@ -133,16 +133,24 @@ class TablesWriter(DataSourceStreamArrowWriter):
         # Here and below: pyarrow and deltalake are slow to import, and planning needs neither.
         import pyarrow as pa
 
+        from semel.pipeline.table_split import cut_before_last_message
+
         splitter = RowSplitter(self.plan)
+        # Tables that may refuse a message because of any of its rows, which come one by one.
+        needs_whole = any(each.has_parts and each.text_partitions for each in self.plan.shapes)
         waiting: list[pa.RecordBatch] = []
         size = 0
         for batch in iterator:
+            if not batch.num_rows:
+                continue
             waiting.append(batch)
             size += batch.nbytes
             # Spark sends some thousands of rows at a time: few, if there are many tables.
             if size >= SPLIT_BYTES or len(waiting) >= SPLIT_BATCHES:
-                splitter.add(pa.Table.from_batches(waiting))
-                waiting, size = [], 0
+                ready, waiting = cut_before_last_message(waiting) if needs_whole else (waiting, [])
+                if ready:
+                    splitter.add(pa.Table.from_batches(ready))
+                size = sum(each.nbytes for each in waiting)
         if waiting:
             splitter.add(pa.Table.from_batches(waiting))
         return splitter.finish()
