@@ -325,6 +325,50 @@ def test_columns_are_inferred_from_the_record(place: Place) -> None:
         infer_table(place.spark, plan, parse_template("nothing/#"), 10)
 
 
+def test_keys_that_cannot_be_columns_are_left_out_of_an_inferred_table(place: Place) -> None:
+    sent = {
+        "v": 1,
+        "V": 2.5,
+        "a b": 1,
+        "c=d": 1,
+        "tab\t": 1,
+        "": 1,
+        "Topic": "x",
+        "plant": "y",
+        "ok": 1,
+        "two.dots": 1,
+        "é": 2,
+        "both": {"x": 1, "X": 2},
+        "list": [{"x": 1, "y": 2, "Y": 3}],
+        "inner": {"x": {"x y": 1}, "y": 1},
+    }
+    write_messages(
+        *(place.root, "all", "n1", 1, 3), topic="p/1/t", payload=json.dumps(sent).encode()
+    )
+    found = infer_table(place.spark, place.plan(), parse_template("p/{plant}/t"), 3)
+    by_case = "another key differs by case only, which Delta ignores"
+    rule = "Delta allows none of ' ,;{}()=' in a name"
+    assert found.left_out == {
+        **dict.fromkeys(("a b", "c=d", "tab\t"), rule),
+        **dict.fromkeys(("Topic", "plant"), "the table has another column of this name"),
+        **dict.fromkeys(("V", "v", "both.X", "both.x", "list.Y", "list.y"), by_case),
+        "both": "none of its keys can be a column",
+    }
+    assert found.columns is not None
+    for name in ("`two.dots` BIGINT", "`é` BIGINT", "ok BIGINT", "list array<struct<x:bigint>>"):
+        assert name in found.columns
+    lines = found.as_toml().splitlines()
+    assert f'# left out of columns: "v": {by_case}' in lines
+    assert f'# left out of columns: "tab\\t": {rule}' in lines
+    place.describe(found.as_toml())
+    (checked,) = check_landing(place.spark, place.plan(), 3).tables
+    assert (checked.rows, checked.problem) == (3, None)
+    assert place.land() == 3
+    write_messages(*(place.root, "all", "n1", 4, 1), topic="p/2/t", payload=b'{"v": 1, "V": 2}')
+    with pytest.raises(OptionError, match="no key of the JSON objects can be a column: "):
+        infer_table(place.spark, place.plan(), parse_template("p/{plant}/t"), 1)
+
+
 def test_a_table_can_be_filled_from_a_row_on_and_the_landing_continues_it(place: Place) -> None:
     place.write("n1", 1, 40)
     place.describe(FILE.replace('name = "counts"', 'name = "numbers"'))

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql import functions
-from pyspark.sql.types import ArrayType, DataType, StructType
+from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
 from semel.pipeline.cluster_by import check_cluster_by
 from semel.pipeline.dead_letters import count_messages, schema_json
 from semel.pipeline.errors import OptionError, PipelineError, TableError
-from semel.pipeline.landing_file import LandedTable
+from semel.pipeline.landing_file import ALWAYS, LandedTable
 from semel.pipeline.landing_plan import LandingPlan, landing_table
+from semel.pipeline.sink import NAME_RULE, NOT_IN_NAMES
 from semel.pipeline.source_columns import DATE
 from semel.pipeline.spark_names import quoted_name
 from semel.pipeline.stream_record import StreamRecord
@@ -250,6 +251,8 @@ class InferredTable:
     others: int
     # Columns with arrays of structs, which could become rows.
     arrays: tuple[str, ...] = ()
+    # Keys that cannot be columns, and why.
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def as_toml(self) -> str:
         """The table as a part of a landing file."""
@@ -261,6 +264,8 @@ class InferredTable:
         ]
         if self.columns is not None:
             lines.append(f"columns = {json.dumps(self.columns)}")
+        for key, reason in self.left_out.items():
+            lines.append(f"# left out of columns: {json.dumps(key)}: {reason}")
         for name in self.arrays:
             lines.append(f"# explode = {json.dumps(name)}  # a row for each element")
         return "\n".join(lines) + "\n"
@@ -288,8 +293,13 @@ def infer_table(
     decoder, messages = kinds.most_common(1)[0]
     ddl = None
     arrays: tuple[str, ...] = ()
+    left_out: dict[str, str] = {}
     if decoder == "json":
-        fields = _inferred_columns(spark, objects)
+        keys = _inferred_columns(spark, objects)
+        fields, left_out = _possible_columns(keys, template)
+        if not fields.fields:
+            shown = "; ".join(f"{json.dumps(key)}: {reason}" for key, reason in left_out.items())
+            raise OptionError(f"no key of the JSON objects can be a column: {shown}")
         ddl = _columns_ddl(fields)
         arrays = tuple(each.name for each in fields.fields if _is_array_of_structs(each.dataType))
     elif decoder == "number":
@@ -304,6 +314,7 @@ def infer_table(
         messages=len(payloads),
         others=len(payloads) - messages,
         arrays=arrays,
+        left_out=left_out,
     )
 
 
@@ -335,6 +346,53 @@ def _inferred_columns(spark: "SparkSession", objects: list[str]) -> StructType:
     return element
 
 
+def _possible_columns(
+    keys: StructType, template: LandingTemplate
+) -> tuple[StructType, dict[str, str]]:
+    """Those of these keys that can be columns of a table; the others, and why they cannot."""
+    taken = {name.lower() for name in (*ALWAYS, DATE, *(each.column for each in template.named))}
+    left_out: dict[str, str] = {}
+    fields = []
+    for each in keys.fields:
+        if any(sign in each.name for sign in NOT_IN_NAMES):
+            left_out[each.name] = NAME_RULE
+        elif each.name.lower() in taken:
+            left_out[each.name] = "the table has another column of this name"
+        else:
+            fields.append(each)
+    found = _without_case_pairs(StructType(fields), "", left_out)
+    assert isinstance(found, StructType)
+    return found, left_out
+
+
+def _without_case_pairs(kind: DataType, path: str, left_out: dict[str, str]) -> DataType:
+    """The type without fields that differ by case only, which are added to `left_out`."""
+    if isinstance(kind, ArrayType):
+        element = _without_case_pairs(kind.elementType, path, left_out)
+        return ArrayType(element, kind.containsNull)
+    if not isinstance(kind, StructType):
+        return kind
+    times = Counter(name.lower() for name in kind.names)
+    fields = []
+    for each in kind.fields:
+        here = f"{path}{each.name}"
+        inner = _without_case_pairs(each.dataType, f"{here}.", left_out)
+        if times[each.name.lower()] > 1:
+            left_out[here] = "another key differs by case only, which Delta ignores"
+        elif _has_fields(inner):
+            fields.append(StructField(each.name, inner, each.nullable))
+        else:
+            left_out[here] = "none of its keys can be a column"
+    return StructType(fields)
+
+
+def _has_fields(kind: DataType) -> bool:
+    """Whether the type has a value: a struct needs fields."""
+    if isinstance(kind, ArrayType):
+        return _has_fields(kind.elementType)
+    return not isinstance(kind, StructType) or bool(kind.fields)
+
+
 def _is_array_of_structs(kind: DataType) -> bool:
     return isinstance(kind, ArrayType) and isinstance(kind.elementType, StructType)
 
@@ -344,9 +402,19 @@ def _columns_ddl(columns: StructType) -> str:
     return ", ".join(
         f"{_quoted(each.name)} {each.dataType.simpleString().upper()}"
         if not isinstance(each.dataType, StructType | ArrayType)
-        else f"{_quoted(each.name)} {each.dataType.simpleString()}"
+        else f"{_quoted(each.name)} {_type_ddl(each.dataType)}"
         for each in columns.fields
     )
+
+
+def _type_ddl(kind: DataType) -> str:
+    """Spark's DDL of a type, with quoted names where they need it: `simpleString` has none."""
+    if isinstance(kind, ArrayType):
+        return f"array<{_type_ddl(kind.elementType)}>"
+    if isinstance(kind, StructType):
+        fields = (f"{_quoted(each.name)}:{_type_ddl(each.dataType)}" for each in kind.fields)
+        return f"struct<{','.join(fields)}>"
+    return str(kind.simpleString())
 
 
 def _quoted(name: str) -> str:

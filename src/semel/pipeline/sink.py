@@ -61,6 +61,7 @@ TYPES: Final = frozenset(
 METADATA: Final = "metadata"
 # Characters that Delta does not allow in column names, and the types of partition columns.
 NOT_IN_NAMES: Final = " ,;{}()\n\t="
+NAME_RULE: Final = "Delta allows none of ' ,;{}()=' in a name"
 PARTITION_TYPES: Final = TYPES - {"binary", "decimal", "double", "float"}
 
 
@@ -206,7 +207,7 @@ def check_columns(options: SinkOptions, schema: "StructType", *, overwrite: bool
             raise OptionError(f"two columns are called {name}: Delta ignores case")
     for field in schema.fields:
         if any(sign in field.name for sign in NOT_IN_NAMES):
-            raise OptionError(f"column {field.name!r}: Delta allows none of ' ,;{{}}()=' in a name")
+            raise OptionError(f"column {field.name!r}: {NAME_RULE}")
         foreign = foreign_type(field.dataType)
         if foreign is not None:
             raise OptionError(f"column {field.name}: Delta has no type {foreign}: cast it")
