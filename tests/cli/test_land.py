@@ -11,8 +11,10 @@ from click.testing import CliRunner, Result
 from deltalake import write_deltalake
 
 from semel import __version__, cli
+from semel.cli.land_file import others_line
 from semel.cli.land_run import as_line
 from semel.pipeline.errors import PipelineError
+from semel.pipeline.landing_check import InferredTable
 from semel.pipeline.landing_plan import policy_of
 from semel.pipeline.landing_target import RunCheckpoints
 from semel.pipeline.maintenance_process import describe
@@ -244,6 +246,39 @@ def test_a_mistake_about_a_landing_file_is_told_before_spark_is_started(
     (line,) = result.stderr.splitlines()[-1:]
     assert line.startswith("Error: ")
     assert said in line
+
+
+@pytest.mark.parametrize(
+    ("decoder", "others", "undecodable", "kinds", "line"),
+    [
+        ("raw", 2, 0, ("json",), "2 of them look like another format (json), which raw takes, too"),
+        (
+            "json",
+            1,
+            1,
+            ("raw",),
+            "1 of them looks like another format (raw); json cannot decode it",
+        ),
+        (
+            *("text", 1_002, 2, ("json", "raw")),
+            "1,002 of them look like another format (json or raw); text cannot decode 2 of these",
+        ),
+    ],
+)
+def test_messages_of_another_format_than_the_inferred_one_are_counted(
+    decoder: str, others: int, undecodable: int, kinds: tuple[str, ...], line: str
+) -> None:
+    found = InferredTable(
+        name="t",
+        topic="#",
+        decoder=decoder,
+        columns=None,
+        messages=2_000,
+        others=others,
+        undecodable=undecodable,
+        other_decoders=kinds,
+    )
+    assert others_line(found) == line
 
 
 @pytest.mark.parametrize("start", ["never", "-5", "0", '{"n1": true}', "{"])

@@ -18,6 +18,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession, functions
 
+from semel.cli.land_file import others_line
 from semel.pipeline import upsert
 from semel.pipeline.dead_letter_retry import RetryOutcome, retry_dead_letters
 from semel.pipeline.errors import OptionError, PipelineError
@@ -318,7 +319,14 @@ def test_columns_are_inferred_from_the_record(place: Place) -> None:
     assert (numbers.decoder, numbers.columns) == ("text", None)
     # Messages of another kind do not count: "many" makes no whole number a fraction.
     mixed = infer_table(place.spark, plan, parse_template("count/+"), 30)
-    assert (mixed.columns, mixed.others) == ("value BIGINT", 6)
+    assert (mixed.columns, mixed.others, mixed.undecodable) == ("value BIGINT", 6, 6)
+    assert others_line(mixed) == (
+        "6 of them look like another format (text); number cannot decode them"
+    )
+    # Other decoders take more than what looks like their format.
+    everything = infer_table(place.spark, plan, parse_template("#"), 60)
+    assert (everything.decoder, everything.other_decoders) == ("json", ("number", "text"))
+    assert (everything.others, everything.undecodable) == (30, 30)
     place.describe(found.as_toml())
     assert place.land() == 30
     with pytest.raises(PipelineError, match="none of the last messages"):

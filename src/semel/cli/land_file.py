@@ -42,7 +42,7 @@ from semel.store.roots import LocalRoot
 
 if TYPE_CHECKING:
     from semel.pipeline.dead_letter_retry import RetryOutcome
-    from semel.pipeline.landing_check import FileCheck, TableCheck
+    from semel.pipeline.landing_check import FileCheck, InferredTable, TableCheck
 
 # Messages that are checked without --count.
 MESSAGES: Final = 1_000
@@ -252,11 +252,20 @@ def infer(topic: str, settings: LandSettings, count: int, is_json: bool, quiet: 
     if not quiet:
         click.echo(f"from {counted(found.messages, 'message')}", err=True)
     if found.others:
-        click.echo(
-            f"warning: {counted(found.others, 'message')} of them cannot be decoded by"
-            f" {found.decoder}",
-            err=True,
-        )
+        click.echo(f"warning: {others_line(found)}", err=True)
+
+
+def others_line(found: "InferredTable") -> str:
+    """What becomes of the messages that look like another format than most."""
+    verb = "looks" if found.others == 1 else "look"
+    kinds = " or ".join(found.other_decoders)
+    line = f"{found.others:,} of them {verb} like another format ({kinds})"
+    if not found.undecodable:
+        return f"{line}, which {found.decoder} takes, too"
+    which = "it" if found.others == 1 else "them"
+    if found.undecodable < found.others:
+        which = f"{found.undecodable:,} of these"
+    return f"{line}; {found.decoder} cannot decode {which}"
 
 
 # --- retry ----------------------------------------------------------------------------------------

@@ -35,6 +35,14 @@ SHOWN_ROWS: Final = 3
 SHOWN_TOPICS: Final = 10
 # Text of payloads from which columns are inferred.
 INFERRED_BYTES: Final = 8 * 1024 * 1024
+# The decoders that `_kind_of` finds: what else each of them decodes.
+_DECODES_TOO: Final = {
+    "raw": frozenset({"text", "json_text", "json", "number"}),
+    "text": frozenset({"json_text", "json", "number"}),
+    "json_text": frozenset({"json", "number"}),
+    "json": frozenset[str](),
+    "number": frozenset[str](),
+}
 
 
 @dataclass(frozen=True)
@@ -247,8 +255,11 @@ class InferredTable:
     # Spark's DDL; None if the decoder needs none.
     columns: str | None
     messages: int
-    # Messages that are not of this kind.
+    # Messages that look like another format; those of them that the decoder cannot decode; and the
+    # decoders for them.
     others: int
+    undecodable: int = 0
+    other_decoders: tuple[str, ...] = ()
     # Columns with arrays of structs, which could become rows.
     arrays: tuple[str, ...] = ()
     # Keys that cannot be columns, and why.
@@ -313,6 +324,12 @@ def infer_table(
         columns=ddl,
         messages=len(payloads),
         others=len(payloads) - messages,
+        undecodable=sum(
+            number
+            for kind, number in kinds.items()
+            if kind != decoder and kind not in _DECODES_TOO[decoder]
+        ),
+        other_decoders=tuple(sorted(kind for kind in kinds if kind != decoder)),
         arrays=arrays,
         left_out=left_out,
     )
