@@ -7,6 +7,7 @@ import pytest
 
 from semel.pipeline.errors import OptionError
 from semel.pipeline.landing_file import LandingFile, read_landing_file
+from semel.pipeline.landing_target import behind_line
 
 TABLE = '[[table]]\nname = "t"\ntopic = "a/{b}"\n'
 LATE = TABLE + 'event_time = "received"\nlate_after = '
@@ -147,3 +148,41 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b"# \xe9")
     with pytest.raises(OptionError, match="is not UTF-8, from byte 2"):
         read_landing_file(tmp_path / "latin.toml")
+
+
+NEW = "; `semel land backfill` fills a new table while the landing runs"
+
+
+@pytest.mark.parametrize(
+    ("landed", "first", "line"),
+    [
+        (
+            {"t": 0, "c": 40, "b": 40},
+            0,
+            f"table t is 40 messages behind the other tables, which wait for it{NEW}",
+        ),
+        (
+            {"t": 0, "c": 0, "b": 1},
+            0,
+            f"tables t, c are 1 message behind the other table, which waits for them{NEW}",
+        ),
+        (
+            {"t": 7, "c": 7, "b": 1_040},
+            7,
+            "tables t, c are 1,033 messages behind the other table, which waits for them",
+        ),
+        # Each is behind the other with another node.
+        (
+            {"t": 30, "b": 40},
+            20,
+            "table t is 20 messages behind the other table, which waits for it",
+        ),
+        ({"t": 40, "c": 40}, 40, None),
+        ({"t": 0, "c": 0}, 0, None),
+        ({}, 0, None),
+    ],
+)
+def test_tables_that_others_wait_for_are_named(
+    landed: dict[str, int], first: int, line: str | None
+) -> None:
+    assert behind_line(landed, {"n1": first}) == line

@@ -19,6 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from semel.counts import count
 from semel.pipeline.app_transactions import dead_prefix, position_id, positions_in, stream_id
 from semel.pipeline.commit_probe import probe
 from semel.pipeline.errors import DataLoss, OptionError, PipelineError, TableError
@@ -327,16 +328,32 @@ class FileTables:
         self, landed: Mapping[str, Mapping[str, int]], first: Mapping[str, int]
     ) -> None:
         """Warn if some tables must wait for others that have fewer messages."""
-        furthest = max((sum(each.values()) for each in landed.values()), default=0)
-        rows = furthest - sum(first.values())
-        late = [name for name, each in landed.items() if sum(each.values()) <= sum(first.values())]
-        if rows > 0 and len(late) < len(landed):
-            LOG.warning(
-                "table %s is %d messages behind the other tables, which wait for it; `semel land"
-                " backfill` fills a new table while the landing runs",
-                ", ".join(late),
-                rows,
-            )
+        line = behind_line({name: sum(each.values()) for name, each in landed.items()}, first)
+        if line is not None:
+            LOG.warning("%s", line)
+
+
+def behind_line(landed: Mapping[str, int], first: Mapping[str, int]) -> str | None:
+    """Which tables the others wait for, from the messages that each has, or None.
+
+    `first` is where the query begins.
+    """
+    rows = max(landed.values(), default=0) - sum(first.values())
+    least = min(landed.values(), default=0)
+    late = [name for name, each in landed.items() if each == least]
+    if rows <= 0 or len(late) == len(landed):
+        return None
+    names, number = ", ".join(late), count(rows, "message")
+    is_one = len(late) == 1
+    others = "table" if len(landed) - len(late) == 1 else "tables"
+    wait = "waits" if others == "table" else "wait"
+    line = (
+        f"{'table' if is_one else 'tables'} {names} {'is' if is_one else 'are'} {number} behind the"
+        f" other {others}, which {wait} for {'it' if is_one else 'them'}"
+    )
+    if least:
+        return line
+    return f"{line}; `semel land backfill` fills a new table while the landing runs"
 
 
 class SparkplugTarget:
