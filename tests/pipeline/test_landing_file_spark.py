@@ -81,6 +81,12 @@ def payload(seq: int) -> bytes:
     return str(seq).encode()
 
 
+FIX = (
+    "a landing file cannot change that: give the table another name there, and fill it with"
+    " `semel land backfill`"
+)
+
+
 class Place:
     """A root, a lake and a landing file."""
 
@@ -299,8 +305,15 @@ def test_a_check_says_what_each_table_would_get_and_what_is_for_none(place: Plac
     found = check_landing(place.spark, place.plan(), 10)
     assert found.tables[0].new_columns == ("room",)
     assert found.tables[1].problem is not None
-    assert "column value is integer in the table, but double" in found.tables[1].problem
-    assert "semel land backfill" in found.tables[1].problem
+    assert found.tables[1].problem == (
+        f"{place.lake}/counts: column value is integer in the table, but double in the rows; {FIX}"
+    )
+    place.describe(
+        FILE.replace('columns = "value INT"', 'columns = "value INT"\n    partition_by = []')
+    )
+    (problem,) = [each.problem for each in check_landing(place.spark, place.plan(), 10).tables[1:2]]
+    assert problem == f"{place.lake}/counts is partitioned by date, not by nothing; {FIX}"
+    place.describe(FILE.replace("value INT", "value DOUBLE"))
     with pytest.raises(OptionError, match="column value is integer in the table"):
         place.land()
     place.describe(FILE.replace("unit STRING", "unit STRING, room INT"))

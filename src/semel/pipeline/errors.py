@@ -30,6 +30,20 @@ class TableError(PipelineError):
     """A Delta table cannot be read or written."""
 
 
+class UnfitRows(TableError):
+    """A table exists and cannot take some rows.
+
+    The message is `fact`, and advice for those who have called the sink.
+    """
+
+    def __init__(self, fact: str, advice: str) -> None:
+        super().__init__(fact, advice)
+        self.fact = fact
+
+    def __str__(self) -> str:
+        return ": ".join(self.args)
+
+
 def sentence_of(problem: BaseException | str) -> str | None:
     """The message of a PipelineError inside an error or message of Spark, or None."""
     if isinstance(problem, PipelineError):

@@ -15,7 +15,7 @@ from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
 from semel.pipeline.cluster_by import check_cluster_by
 from semel.pipeline.dead_letters import count_messages, schema_json
-from semel.pipeline.errors import OptionError, PipelineError, TableError
+from semel.pipeline.errors import OptionError, PipelineError, TableError, UnfitRows
 from semel.pipeline.landing_file import ALWAYS, LandedTable
 from semel.pipeline.landing_plan import LandingPlan, landing_table
 from semel.pipeline.sink import NAME_RULE, NOT_IN_NAMES
@@ -167,8 +167,8 @@ def fit_of(plan: LandingPlan, shape: TableShape) -> tuple[tuple[str, ...], str |
         )
     except TableError as problem:
         return (), (
-            f"{problem}; a landing file cannot change that: give the table another name there, and"
-            " fill it with `semel land backfill`"
+            f"{_fact_of(problem)}; a landing file cannot change that: give the table another name"
+            " there, and fill it with `semel land backfill`"
         )
     return tuple(new), None
 
@@ -184,9 +184,14 @@ def check_dead_letters(plan: LandingPlan, schema: str) -> None:
         table.new_columns_for(LandingBatch([], schema, (DATE,)))
     except TableError as problem:
         raise OptionError(
-            f"dead letters cannot land: {problem}; set dead_letters in {plan.file.path} to another"
-            " name"
+            f"dead letters cannot land: {_fact_of(problem)}; set dead_letters in"
+            f" {plan.file.path} to another name"
         ) from None
+
+
+def _fact_of(problem: TableError) -> str:
+    """Why a table cannot take rows, without advice about options of Spark."""
+    return problem.fact if isinstance(problem, UnfitRows) else str(problem)
 
 
 def _grouped(letters: pa.Table) -> tuple[BadMessages, ...]:

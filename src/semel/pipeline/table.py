@@ -43,7 +43,7 @@ from semel.pipeline.coverage import TAKE, BatchDecision, Span, decide
 from semel.pipeline.delta_errors import one_line, table_errors
 from semel.pipeline.delta_fsync import entry_fingerprint, fsync_commit
 from semel.pipeline.delta_log import COMMIT_MARKER, DeltaLog, find_empty_entry, find_rollback
-from semel.pipeline.errors import DataLoss, TableError
+from semel.pipeline.errors import DataLoss, TableError, UnfitRows
 from semel.pipeline.files import (
     ASK_COVERAGE,
     REPEATED,
@@ -408,14 +408,15 @@ class Table:
                 f"{self.shown} requires writer feature {names}, which semel does not support"
             )
         if tuple(metadata.partition_columns) != batch.partition_by:
-            raise TableError(
+            raise UnfitRows(
                 f"{self.shown} is partitioned by {_listed(metadata.partition_columns)}, "
-                f"not by {_listed(batch.partition_by)}: give partitionBy as in the table"
+                f"not by {_listed(batch.partition_by)}",
+                "give partitionBy as in the table",
             )
         if batch.stream is None and (metadata.name or "").startswith(stream_id("")):
-            raise TableError(
-                f"{self.shown} is the table of a stream: give option stream, or choose another"
-                " table"
+            raise UnfitRows(
+                f"{self.shown} is the table of a stream",
+                "give option stream, or choose another table",
             )
         if batch.stream is not None and metadata.name != stream_id(batch.stream):
             raise TableError(
@@ -434,9 +435,10 @@ class Table:
         for field in schema.fields:
             known = there.get(field.name)
             if known is not None and plain_type(known) != plain_type(field):
-                raise TableError(
+                raise UnfitRows(
                     f"{self.shown}: column {field.name} is {type_name(known)} in the table, but"
-                    f" {type_name(field)} in the rows: cast it, or choose another table"
+                    f" {type_name(field)} in the rows",
+                    "cast it, or choose another table",
                 )
             near = [name for name in there if name.lower() == field.name.lower()]
             if known is None and near:
