@@ -298,7 +298,7 @@ def test_a_message_whose_elements_would_repeat_a_long_text_is_a_dead_letter(
     (bad,) = made.bad["readings"]
     assert (bad["seq"], bad["column_name"]) == (1, "readings")
     assert bad["reason"] == (
-        "the other columns would have more than 8 MiB in the rows of elements: 2,000"
+        "the other columns would have more than 8 MiB in all rows of 2,000 elements"
     )
     assert Counter(seq for (seq,) in made.values("seq")) == {2: 2_000, 3: 1_000}
 

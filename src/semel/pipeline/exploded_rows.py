@@ -186,9 +186,10 @@ def _problem(table: ExplodedTable, repeated: Sequence[str], bad: str) -> Column:
     size = elements * sf.octet_length(columns).cast("long")
     limit = f"{MAX_REPEATED_BYTES // 1024**2} MiB"
     too_many = sf.lit(f"expected at most {MAX_ELEMENTS:,} elements, found ")
-    too_large = sf.lit(f"the other columns would have more than {limit} in the rows of elements: ")
+    too_large = sf.lit(f"the other columns would have more than {limit} in all rows of ")
     reason = sf.when(elements > MAX_ELEMENTS, sf.concat(too_many, number)).when(
-        (elements > _FEW_ELEMENTS) & (size > MAX_REPEATED_BYTES), sf.concat(too_large, number)
+        (elements > _FEW_ELEMENTS) & (size > MAX_REPEATED_BYTES),
+        sf.concat(too_large, number, sf.lit(" elements")),
     )
     nothing = sf.lit(None).cast("int")
     oversize = sf.struct(
