@@ -8,11 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
-from deltalake import write_deltalake
+from deltalake import CommitProperties, write_deltalake
 
 from semel import __version__, cli
 from semel.cli.land_file import others_line
 from semel.cli.land_run import as_line
+from semel.pipeline.app_transactions import position_transactions, stream_id
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.landing_check import InferredTable
 from semel.pipeline.landing_plan import policy_of
@@ -287,6 +288,30 @@ def test_a_backfill_begins_at_a_row_or_a_time(root: Path, start: str) -> None:
     assert result.exit_code == 2
     assert "Error: Invalid value for --from: " in result.stderr
     assert "option start" not in result.stderr
+
+
+def test_a_backfill_of_a_table_that_has_messages_begins_nowhere_else(root: Path) -> None:
+    table = root.parent / "lake" / "temperature"
+    begin = ["backfill", "temperature", "--lake", str(root.parent / "lake")]
+    rows = pa.table({"node": ["n1"], "seq": [3]})
+    # Another stream has landed there; that is refused later, with a reason of its own.
+    refused = "temperature exists, and a backfill continues after the messages that it has: leave"
+    for stream, said in (("other", "Spark is started"), ("plant", refused)):
+        write_deltalake(
+            str(table),
+            rows,
+            name=stream_id("plant"),
+            mode="overwrite",
+            commit_properties=CommitProperties(
+                app_transactions=position_transactions(stream, "n1", 3)
+            ),
+        )
+        result = of_file(root, *begin, "--from", "2")
+        assert result.exit_code == 1
+        assert said in result.stderr.splitlines()[-1]
+    for more in ([], ["--from", "earliest"]):
+        result = of_file(root, *begin, *more)
+        assert "Spark is started" in result.stderr.splitlines()[-1]
 
 
 def test_a_backfill_has_a_checkpoint_beside_that_of_the_landing(

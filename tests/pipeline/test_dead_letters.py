@@ -11,6 +11,7 @@ from semel.pipeline.app_transactions import dead_id
 from semel.pipeline.arrow_types import with_plain_types
 from semel.pipeline.dead_letters import (
     commit_dead_letters,
+    count_letters,
     dead_letters_layout,
     message_keys,
     read_letters,
@@ -105,6 +106,18 @@ def test_tables_and_nodes_have_dead_letters_of_their_own(letters: Letters) -> No
     letters.put("a", 5, node="n2")
     assert letters.found("a") == [("n1", 7), ("n2", 5)]
     assert letters.found("b") == [("n1", 3), ("n1", 7)]
+
+
+def test_dead_letters_of_some_tables_are_counted(letters: Letters) -> None:
+    letters.put("t", 7, 9, 10)
+    letters.put("u", 8)
+    letters.put("w", 8)
+    DeltaTable(letters.address).delete("seq = 10")
+    loaded = DeltaTable(letters.address)
+    assert count_letters(loaded, "all", ["t"]) == 2
+    assert count_letters(loaded, "all", ["t", "u"]) == 3
+    assert count_letters(loaded, "other", ["t", "u"]) == 0
+    assert count_letters(loaded, "all", ["x"]) == 0
 
 
 def test_dead_letters_are_read_after_others_were_deleted_by_delta_rs(letters: Letters) -> None:

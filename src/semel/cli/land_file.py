@@ -32,6 +32,7 @@ from semel.pipeline.landing_plan import (
     LANDING_FILE,
     LandingPlan,
     check_can_be_created,
+    landing_table,
     make_plan,
 )
 from semel.pipeline.settings import LandSettings
@@ -354,6 +355,8 @@ def backfill(table: str, settings: LandSettings, start: str, is_json: bool, quie
     def only_table(plan: LandingPlan) -> LandingPlan:
         assert plan.file is not None
         file = plan.file.only(table)
+        if start != "earliest":
+            _check_is_new(plan, table)
         if settings.checkpoint is None:
             checkpoint = plan.checkpoint.with_name(f"{LANDING_FILE}-backfill-{table}")
         else:
@@ -367,6 +370,20 @@ def backfill(table: str, settings: LandSettings, start: str, is_json: bool, quie
         )
 
     run_landing(settings, once=True, is_json=is_json, quiet=quiet, change=only_table)
+
+
+def _check_is_new(plan: LandingPlan, table: str) -> None:
+    """Raise PipelineError if a table has messages, so that it cannot begin anywhere else."""
+    need("deltalake", extra="spark", by="semel land")
+    # Slow to import.
+    from semel.pipeline.table import Table
+
+    found = Table(landing_table(plan.lake, table))
+    if found.positions(plan.stream, plan.root.nodes(plan.stream)):
+        raise PipelineError(
+            f"table {table} exists, and a backfill continues after the messages that it has: leave"
+            " --from out, or give the table another name in the landing file"
+        )
 
 
 # --- Spark ----------------------------------------------------------------------------------------

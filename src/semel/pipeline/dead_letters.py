@@ -262,6 +262,21 @@ def read_letters(
             yield rows
 
 
+def count_letters(loaded: DeltaTable, stream: str, tables: Sequence[str]) -> int:
+    """How many dead letters these tables have."""
+    names = pa.array(tables, pa.string())
+    found = 0
+    for batch in dataset_of(loaded).to_batches(columns=["stream", "table_name"]):
+        # As in `read_letters`.
+        rows = with_plain_types(pa.Table.from_batches([batch]))
+        is_ours = pc.and_(
+            pc.equal(rows.column("stream"), stream),
+            pc.is_in(rows.column("table_name"), value_set=names),
+        )
+        found += pc.sum(is_ours, min_count=0).as_py()
+    return found
+
+
 def message_keys(rows: pa.Table) -> pa.Array:
     """One text for each message: its node and seq."""
     seqs = pc.cast(rows.column("seq"), pa.string())

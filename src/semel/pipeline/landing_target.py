@@ -59,6 +59,8 @@ class WatchedTable:
     policy: Policy | None
     # Whether its rows are those of the stream, so that it has positions.
     has_positions: bool = True
+    # Of dead letters: the stream, and the tables whose dead letters count.
+    letters_of: tuple[str, tuple[str, ...]] | None = None
     version: int = -1
     # The rows that it had when the landing started.
     rows_before: int = 0
@@ -69,7 +71,16 @@ class WatchedTable:
         loaded = self.table.load()
         if loaded is not None:
             self.version = loaded.version()
-            self.rows_before = loaded.count()
+            self.rows_before = self._rows_in(loaded)
+
+    def _rows_in(self, loaded: "DeltaTable") -> int:
+        from semel.pipeline.dead_letters import count_letters
+        from semel.pipeline.delta_errors import table_errors
+
+        if self.letters_of is None:
+            return loaded.count()
+        with table_errors(self.table.address):
+            return count_letters(loaded, *self.letters_of)
 
     def needs_pass(self, clock: Callable[[], float] | None) -> bool:
         """Whether a single pass of maintenance is worthwhile; `clock` is that of retention."""
@@ -241,6 +252,8 @@ class FileTables:
                 Table(self.dead_letters),
                 table_policy(plan, retention=self.file.dead_letters_retention),
                 has_positions=False,
+                # A backfill lands one table, and the lake has the dead letters of all.
+                letters_of=(plan.stream, tuple(names)),
             )
         )
 
