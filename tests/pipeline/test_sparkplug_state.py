@@ -180,6 +180,13 @@ def test_integers_are_taken_in_each_form(
     assert (row.value_long, row.problem) == (expected, None)
 
 
+@pytest.mark.parametrize("milliseconds", [-1, -62_135_596_800_000, 0, 253_402_300_799_999])
+def test_times_before_1970_are_sent_as_two_s_complement(milliseconds: int) -> None:
+    sent = milliseconds % 2**64
+    row = row_of(datatype=13, long_value=sent, timestamp=sent)
+    assert (row.value_time, row.problem) == (milliseconds * 1_000, None)
+
+
 @pytest.mark.parametrize(
     ("metric", "problem"),
     [
@@ -192,6 +199,14 @@ def test_integers_are_taken_in_each_form(
         ({"datatype": 3}, "the metric has no value, and is_null is not set"),
         ({"datatype": 99, "string_value": "x"}, "there is no data type 99"),
         ({"datatype": 13, "long_value": 2**62}, "expected a time in the years 1 to 9999"),
+        *(
+            (metric, f"found {number} ms since 1970")
+            for number in (2**63 - 1, 2**63, 2**64 - 62_135_596_800_001)
+            for metric in (
+                {"datatype": 13, "long_value": number},
+                {"datatype": 3, "int_value": 1, "timestamp": number},
+            )
+        ),
         ({"datatype": 20, "string_value": "x"}, "expected propertyset_value"),
         ({"datatype": 24, "bytes_value": b"123"}, "expected elements of 4 bytes"),
         ({"datatype": 3, "int_value": 1, "timestamp": 2**62}, "expected a time"),

@@ -216,7 +216,9 @@ def read_integer(datatype: int, field: str | None, value: int) -> int:
 
 def read_time(value: int) -> int:
     """Microseconds since 1970, from milliseconds in an unsigned field. Raises BadValue."""
-    return time_of_number(value if value <= MOST_LONG else value - (1 << 64))
+    signed = value if value <= MOST_LONG else value - (1 << 64)
+    # What is no time as a negative number was hardly sent as one: the problem has the number sent.
+    return time_of_number(signed if signed >= _LEAST_TIME else value)
 
 
 def time_of_number(milliseconds: int | float) -> int:
