@@ -168,6 +168,21 @@ def test_fields_have_any_separator(separator: str) -> None:
         assert values(decode("csv", kinds, text.encode(), separator=separator)) == [1, expected]
 
 
+@pytest.mark.parametrize("field", ["", " ", "\t \t", '""', '" "'])
+def test_a_field_of_spaces_is_null_except_in_text(field: str) -> None:
+    kinds = [
+        *(pa.int32(), pa.float64(), pa.decimal128(5, 2), pa.bool_(), pa.date32()),
+        *(TIMESTAMP, pa.timestamp("us"), pa.string(), pa.binary()),
+    ]
+    text = field.strip('"') or None
+    sent = ",".join([field] * len(kinds)).encode()
+    expected = [*([None] * 7), text, None if text is None else text.encode()]
+    assert values(decode("csv", kinds, sent)) == expected
+    required = pa.schema([pa.field("x", pa.int32(), nullable=False), ("y", pa.string())])
+    found = make_decoder("csv", required, {})(pa.array([f"{field},a".encode()]))
+    assert found.problems == {0: Problem("required column x is missing", column="x")}
+
+
 def test_a_required_field_that_is_empty_is_a_problem() -> None:
     schema = pa.schema([pa.field("x", pa.string(), nullable=False), ("y", pa.string())])
     found = make_decoder("csv", schema, {})(pa.array([b",a", b"a,"]))

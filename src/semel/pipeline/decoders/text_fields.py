@@ -250,7 +250,8 @@ def _fit_field(text: str, shape: JsonShape) -> object:
         return text
     if shape.form == BYTES:
         return text.encode()
-    return _fit_text(text.strip(_BLANK), shape)
+    text = text.strip(_BLANK)
+    return _fit_text(text, shape) if text else None
 
 
 def _fit_text(text: str, shape: JsonShape) -> object:
