@@ -4,6 +4,7 @@ import math
 import pickle
 import random
 import struct
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -55,6 +56,8 @@ def test_payloads_of_the_right_length_are_decoded_and_others_are_problems() -> N
         ("I", pa.int64(), [0, 2**32 - 1]),
         ("L", pa.int64(), [0, 2**32 - 1]),
         ("q", pa.int64(), [-(2**63), 2**63 - 1]),
+        ("Q", pa.decimal128(20, 0), [Decimal(0), Decimal(2**63), Decimal(2**64 - 1)]),
+        ("Q", pa.decimal128(38, 0), [Decimal(2**64 - 1)]),
         ("e", pa.float32(), [0.5, -math.inf]),
         ("f", pa.float32(), [0.5, math.inf]),
         ("f", pa.float64(), [0.5, -1.5]),
@@ -67,7 +70,8 @@ def test_payloads_of_the_right_length_are_decoded_and_others_are_problems() -> N
 )
 @pytest.mark.parametrize("order", ["<", ">", "!"])
 def test_every_code_comes_back(order: str, layout: str, kind: pa.DataType, values: Any) -> None:
-    payloads = [struct.pack(order + layout, value) for value in values]
+    sent = [int(each) if isinstance(each, Decimal) else each for each in values]
+    payloads = [struct.pack(order + layout, each) for each in sent]
     decoded = decode(order + layout, [kind], *payloads)
     assert decoded.values.field("c0").to_pylist() == values
     assert not decoded.problems
@@ -117,6 +121,10 @@ def test_random_bytes_never_raise() -> None:
         ("<H", pa.int16()),
         ("<I", pa.int32()),
         ("<Q", pa.int64()),
+        ("<Q", pa.float64()),
+        ("<Q", pa.decimal128(19, 0)),
+        ("<Q", pa.decimal128(22, 2)),
+        ("<q", pa.decimal128(20, 0)),
         ("<q", pa.int32()),
         ("<i", pa.float64()),
         ("<d", pa.float32()),

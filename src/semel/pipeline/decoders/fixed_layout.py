@@ -4,7 +4,8 @@ Option: `format`, such as "<hBf". It begins with the byte order: `<` (little-end
 (big-endian), without alignment. Its values are the columns of the schema, in order: "2h" is two
 columns, "8s" one, and "x" none.
 
-    b B h H i I l L q Q    int columns that are wide enough
+    b B h H i I l L q      int columns that are wide enough
+    Q                      decimals of at least 20 digits, of which none are decimal places
     e f d                  float columns that are wide enough
     ?                      boolean: every byte but 0 is true
     c s p                  binary; or string, without the zero bytes that fill the field
@@ -32,9 +33,11 @@ _FORMAT: Final = re.compile(r"[<>!](?:[0-9]{0,9}[xcbBhHiIlLqQefdsp?])+")
 _ITEM: Final = re.compile(r"([0-9]*)([a-zA-Z?])")
 # The bits that a column needs for a code; an unsigned value needs one more than it has.
 _SIGNED_BITS: Final = {"b": 8, "h": 16, "i": 32, "l": 32, "q": 64}
-_UNSIGNED_BITS: Final = {"B": 9, "H": 17, "I": 33, "L": 33, "Q": 65}
+_UNSIGNED_BITS: Final = {"B": 9, "H": 17, "I": 33, "L": 33}
 _INT_BITS: Final = _SIGNED_BITS | _UNSIGNED_BITS
 _FLOAT_BITS: Final = {"e": 16, "f": 32, "d": 64}
+# The digits of 2^64 - 1, for code Q.
+_LONG_DIGITS: Final = 20
 _LARGEST_PAYLOAD: Final = 1024 * 1024
 
 
@@ -153,6 +156,8 @@ def _holds(kind: pa.DataType, code: str) -> bool:
     """Whether a column of a type can hold every value of a code."""
     if code in _INT_BITS:
         return bool(pt.is_signed_integer(kind) and kind.bit_width >= _INT_BITS[code])
+    if code == "Q":
+        return bool(pt.is_decimal(kind) and kind.scale == 0 and kind.precision >= _LONG_DIGITS)
     if code in _FLOAT_BITS:
         floats = pt.is_float32(kind) or pt.is_float64(kind)
         return bool(floats and kind.bit_width >= _FLOAT_BITS[code])
