@@ -28,6 +28,14 @@ def test_a_table_needs_a_name_and_a_topic_and_lands_raw_by_default(tmp_path: Pat
     assert found.dead_letters == "dead_letters"
 
 
+@pytest.mark.parametrize("column", ["topic", "b", "received"])
+def test_a_table_can_be_partitioned_by_other_columns_of_the_record(
+    tmp_path: Path, column: str
+) -> None:
+    (table,) = read(tmp_path, f'{TABLE}partition_by = ["{column}"]').tables
+    assert table.partition_by == (column,)
+
+
 def test_everything_that_can_be_said_about_a_table(tmp_path: Path) -> None:
     found = read(
         tmp_path,
@@ -97,6 +105,8 @@ def test_everything_that_can_be_said_about_a_table(tmp_path: Path) -> None:
         (TABLE + 'message_columns = ["qoss"]', "no column qoss: did you mean qos?"),
         (TABLE + 'message_columns = "qos"', "message_columns must be a list"),
         (TABLE + 'partition_by = ["date", "date"]', "partition_by names something twice"),
+        (TABLE + 'partition_by = ["date", "node"]', "a table cannot be partitioned by node"),
+        (TABLE + 'partition_by = ["seq"]', "a table cannot be partitioned by seq"),
         (TABLE + "computed = { x = 3 }", "computed must be names with expressions"),
         (TABLE + 'where = ""', "where must be text in quotation marks, and not empty"),
         (TABLE + 'explode = ["x"]', "explode must be text in quotation marks"),

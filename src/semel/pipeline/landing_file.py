@@ -230,6 +230,10 @@ def _parse_table(found: dict[str, Any], folder: Path) -> LandedTable:
     partition_by: tuple[str, ...] = () if latest_by else (DATE,)
     if "partition_by" in found:
         partition_by = _texts(found, "partition_by")
+    for each in partition_by:
+        # Files have them in their rows, by which a commit finds what is new.
+        if each in ("node", "seq"):
+            raise OptionError(f"partition_by: a table cannot be partitioned by {each}")
     cluster_by = default_cluster_by(partition_by)
     if "cluster_by" in found:
         cluster_by = _texts(found, "cluster_by")
