@@ -34,6 +34,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -63,6 +64,8 @@ BAD: Final = "bad_"
 PAYLOAD: Final = "payload"
 # Names that are values in Spark SQL.
 _LITERALS: Final = ("null", "true", "false")
+# The types of columns of which some values cannot be partitions.
+_LIMITED: Final = (StringType, DateType, TimestampType, TimestampNTZType)
 _ANSI: Final = "spark.sql.ansi.enabled"
 # Columns that the record has, under names that no column of a table has.
 _MESSAGE: Final = "_message_"
@@ -99,13 +102,16 @@ class TableShape:
         return (*_NEWEST_BY, PART) if self.has_parts else _NEWEST_BY
 
     @property
-    def text_partitions(self) -> tuple[str, ...]:
-        """The columns of text by which the table is partitioned: some texts are no partition."""
-        if not self.partition_by:
+    def limited_partitions(self) -> tuple[str, ...]:
+        """The columns by which the table is partitioned with values that cannot be partitions.
+
+        Some texts and times cannot; `date` is that of `received`, which is a plausible time.
+        """
+        if not set(self.partition_by) - {DATE}:
             return ()
         fields = StructType.fromJson(json.loads(self.schema)).fields
-        texts = {each.name for each in fields if isinstance(each.dataType, StringType)}
-        return tuple(name for name in self.partition_by if name in texts)
+        limited = {each.name for each in fields if isinstance(each.dataType, _LIMITED)} - {DATE}
+        return tuple(name for name in self.partition_by if name in limited)
 
 
 @dataclass(frozen=True)
@@ -202,7 +208,7 @@ def rows_of_tables(
             needs_payload |= sf.col(f"{TAKES}{place}")
         else:
             needs_payload |= sf.col(f"{BAD}{place}").isNotNull()
-            if shapes[place].text_partitions:
+            if shapes[place].limited_partitions:
                 # The sink makes dead letters of values that cannot be partitions.
                 needs_payload |= taken[place]
     shared = [name for name in [*record, DATE] if name != PAYLOAD]

@@ -2,14 +2,15 @@
 
 Payloads that were not decoded before are decoded here.
 
-A column of text by which a table is partitioned may have values that cannot be partitions: an
-error of the writer would end the landing again and again, and with it all tables. So their messages
-are dead letters of the table. A message lands with all of its rows or with none, so that rows must
+Some texts and times cannot be partitions (`_partition_problems`): an error of the writer would end
+the landing again and again, and with it all tables. So a message that has one in a partition column
+is a dead letter of the table. A message lands with all of its rows or with none, so that rows must
 come here with all others of their message (`cut_before_last_message`).
 """
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, date, datetime
 from typing import Final
 
 import pyarrow as pa
@@ -35,7 +36,7 @@ class TableSplit:
         self._takes, self._row, self._bad = f"{TAKES}{place}", f"{ROW}{place}", f"{BAD}{place}"
         self._shape = shape
         self._stream = stream
-        self._texts = shape.text_partitions
+        self._limited = shape.limited_partitions
         self._names = [each["name"] for each in json.loads(shape.schema)["fields"]]
         self._template = parse_template(shape.template) if shape.template else None
         self._decoding: ArrowDecoding | None = None
@@ -99,7 +100,7 @@ class TableSplit:
 
         `messages` have the columns of dead letters; one row of each message has its payload.
         """
-        problems = _partition_problems(found, self._texts)
+        problems = _partition_problems(found, self._limited)
         if not problems:
             return found, None
         keys = message_keys(found)
@@ -139,10 +140,20 @@ def cut_before_last_message(
 
 
 def _partition_problems(rows: pa.Table, names: Sequence[str]) -> dict[int, Problem]:
-    """By place of a row: why a text of one of these columns cannot be a partition value."""
+    """By place of a row: why a value of one of these columns cannot be a partition value.
+
+    A text needs a folder, and times are in the years that Python has, as those of decoders are.
+    """
     problems: dict[int, Problem] = {}
     for name in names:
         column = rows.column(name)
+        if pa.types.is_temporal(column.type):
+            problem = Problem(
+                f"{name} is not in the years 1 to 9999, by which a table can be partitioned", name
+            )
+            for place in pc.indices_nonzero(_is_beyond_years(column)).to_pylist():
+                problems.setdefault(place, problem)
+            continue
         sizes = pc.binary_length(column)
         # A byte of UTF-8 has at most three in the name of a folder.
         short = (NAME_BYTES - len(partition_folder(name, ""))) // 3
@@ -158,6 +169,17 @@ def _partition_problems(rows: pa.Table, names: Sequence[str]) -> dict[int, Probl
         for place in pc.indices_nonzero(is_bad).to_pylist():
             problems.setdefault(place, Problem(reasons[column[place].as_py()], name))
     return problems
+
+
+def _is_beyond_years(times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Whether dates or times are outside of the years 1 to 9999."""
+    least: date = date.min
+    most: date = date.max
+    if not pa.types.is_date(times.type):
+        zone = None if times.type.tz is None else UTC
+        least, most = datetime.min.replace(tzinfo=zone), datetime.max.replace(tzinfo=zone)
+    is_before = pc.less(times, pa.scalar(least, times.type))
+    return pc.or_(is_before, pc.greater(times, pa.scalar(most, times.type)))
 
 
 def _partition_problem(name: str, text: str) -> str | None:

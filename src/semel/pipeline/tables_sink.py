@@ -137,7 +137,7 @@ class TablesWriter(DataSourceStreamArrowWriter):
 
         splitter = RowSplitter(self.plan)
         # Tables that may refuse a message because of any of its rows, which come one by one.
-        needs_whole = any(each.has_parts and each.text_partitions for each in self.plan.shapes)
+        needs_whole = any(each.has_parts and each.limited_partitions for each in self.plan.shapes)
         waiting: list[pa.RecordBatch] = []
         size = 0
         for batch in iterator:

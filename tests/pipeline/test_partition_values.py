@@ -1,4 +1,4 @@
-"""Texts by which a table cannot be partitioned: too long for a folder name, or empty."""
+"""Values by which a table cannot be partitioned: long or empty texts, and times beyond years."""
 
 import json
 from collections import Counter
@@ -13,9 +13,15 @@ from pyspark.sql import SparkSession
 from semel.pipeline import tables_sink
 from semel.pipeline.dead_letter_retry import RetryOutcome, retry_dead_letters
 from semel.pipeline.dead_letters import schema_json
-from semel.pipeline.files import NAME_BYTES, partition_folder
+from semel.pipeline.files import (
+    NAME_BYTES,
+    REPEATED,
+    TableLayout,
+    partition_folder,
+    write_files,
+)
 from semel.pipeline.landing_check import check_landing
-from semel.pipeline.table_split import cut_before_last_message
+from semel.pipeline.table_split import TableSplit, cut_before_last_message
 from semel.pipeline.tables_sink import TablesPlan, TablesWriter
 from tests.pipeline.made import write_messages
 from tests.pipeline.test_exploded_rows import MadeRows
@@ -116,6 +122,39 @@ def test_levels_of_topics_and_columns_of_the_record_can_be_partitions_too(made: 
     assert reasons(made.bad["direct"]) == [(1, TOO_LONG.format("topic"), "topic")]
     made.make(by_topic, {"v": 1}, topic="at/" + "x" * 200)
     assert len(made.rows["direct"]) == 1
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "cast(timestamp_seconds(v) as date)",
+        "timestamp_seconds(v)",
+        "cast(timestamp_seconds(v) as timestamp_ntz)",
+    ],
+)
+def test_a_time_that_cannot_be_a_partition_is_a_dead_letter(
+    made: MadeRows, expression: str, tmp_path: Path
+) -> None:
+    text = f"""
+    [[table]]
+    name = "by_time"
+    topic = "at/{{site}}"
+    decoder = "json"
+    columns = "v BIGINT"
+    computed = {{ at = "{expression}" }}
+    partition_by = ["at"]
+    """
+    first, last = -62_135_596_800, 253_402_300_799
+    times = [0, first, last, None, first - 1, last + 1, 1_772_366_400_000]
+    made.make(text, *({"v": each} for each in times), topic="at/x")
+    reason = "at is not in the years 1 to 9999, by which a table can be partitioned"
+    assert reasons(made.bad["by_time"]) == [(seq, reason, "at") for seq in (5, 6, 7)]
+    assert [json.loads(each["payload"])["v"] for each in made.bad["by_time"]] == times[4:]
+    rows, _ = TableSplit(0, made.shapes[0], "all").split(made.arrow)
+    assert rows.column("v").to_pylist() == times[:4]
+    # The writer takes the others.
+    layout = TableLayout(str(tmp_path / "table"), ("at",), numbering=REPEATED)
+    assert len(write_files(rows.to_batches(), layout)) == 4
 
 
 def test_a_message_with_a_row_that_cannot_be_in_a_partition_has_no_row(made: MadeRows) -> None:
