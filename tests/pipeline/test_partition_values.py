@@ -210,6 +210,7 @@ def test_rows_of_a_message_that_come_in_several_batches_are_refused_together(
         may_skip=False,
         addresses=tuple(str(tmp_path / "lake" / name) for name in names),
         dead_letters=str(tmp_path / "lake" / "dead_letters"),
+        dead_letters_name="dead_letters",
         dead_letters_schema=schema_json(["node", "seq", "received", "topic", "payload"]),
         shapes=tuple(made.shapes),
     )
