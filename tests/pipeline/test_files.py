@@ -12,7 +12,15 @@ import pytest
 
 from semel.pipeline import files
 from semel.pipeline.errors import TableError
-from semel.pipeline.files import REPEATED, UNIQUE, DataFile, TableLayout, as_in_delta, write_files
+from semel.pipeline.files import (
+    REPEATED,
+    UNIQUE,
+    DataFile,
+    FloatStatistics,
+    TableLayout,
+    as_in_delta,
+    write_files,
+)
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -102,6 +110,47 @@ def test_bounds_are_said_for_what_has_an_order(tmp_path: Path) -> None:
         "local": "2026-03-01T00:00:00.000000",
     }
     assert found["maxValues"]["moment"] == "2026-03-01T12:00:00.000001Z"
+
+
+def test_floats_have_bounds_in_the_log_alone_and_no_dictionary(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "real": pa.array([1.5, None, 0.0], pa.float32()),
+            "text": ["a", "b", "b"],
+            "parts": [{"x": 1.0, "y": 1}, {"x": None, "y": 2}, None],
+            "several": [[1.0], [], None],
+            "named": pa.array([[("k", 1.0)], [], None], pa.map_(pa.string(), pa.float64())),
+        }
+    )
+    (file,) = written(tmp_path, table)
+    found = json.loads(file.statistics)
+    # Either zero may be among the values.
+    assert repr(found["minValues"]["real"]) == "-0.0"
+    assert (found["maxValues"]["real"], found["nullCount"]["real"]) == (1.5, 1)
+    group = pq.read_metadata(tmp_path / file.path).row_group(0)
+    columns = {each.path_in_schema: each for each in map(group.column, range(group.num_columns))}
+    with_statistics = {path for path, each in columns.items() if each.statistics is not None}
+    assert with_statistics == {"text", "parts.y", "named.key_value.key"}
+    assert set(columns) - with_statistics == {
+        "real",
+        "parts.x",
+        "several.list.element",
+        "named.key_value.value",
+    }
+    floats = set(columns) - with_statistics
+    assert not any(columns[path].has_dictionary_page for path in floats)
+    assert columns["text"].has_dictionary_page
+
+
+def test_bounds_of_floats_span_all_parts_of_a_file() -> None:
+    parts: list[list[float | None]] = [[3.0, None], [None, None], [-0.0], [5.5, 4.0]]
+    floats = FloatStatistics(pa.schema([("x", pa.float64()), ("n", pa.int64())]))
+    for values in parts:
+        floats.add(pa.table({"x": pa.array(values, pa.float64()), "n": range(len(values))}))
+    assert floats.bounds("x") == (0.0, 5.5)
+    assert floats.nulls == {"x": 3}
+    floats.add(pa.table({"x": [float("nan")], "n": [1]}))
+    assert floats.bounds("x") is None
 
 
 def test_what_has_no_order_has_no_bounds(tmp_path: Path) -> None:

@@ -5,9 +5,10 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
@@ -162,6 +163,93 @@ def test_each_comparison_of_each_type_means_the_same_by_spark(
         assert sorted(row.id for row in found if row[f"c{at}"]) == known, (column, operator, given)
 
 
+# Values of a row group each: NaN beside equal numbers and others, both zeros, and only NaN.
+NAN: Final = float("nan")
+INFINITE: Final = float("inf")
+FLOAT_GROUPS: Final[list[list[float | None]]] = [
+    [5.0, NAN, None],
+    [1.0, 7.0, NAN],
+    [-0.0, -0.0],
+    [0.0, NAN],
+    [NAN, NAN],
+    [INFINITE, -INFINITE],
+    [None, None],
+    [5.0, 5.0],
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "writer"),
+    [
+        ("float", "semel_delta"),
+        ("double", "semel_delta"),
+        ("float", "delta-rs"),
+        ("double", "pyarrow"),
+    ],
+)
+def test_no_statistics_of_a_file_hide_nan_or_a_zero(
+    spark: SparkSession, tmp_path: Path, kind: str, writer: str
+) -> None:
+    table = str(tmp_path / "t")
+    rows = [(at, value) for at, value in enumerate(value for g in FLOAT_GROUPS for value in g)]
+    left = iter(rows)
+    arrow_kind = pa.float32() if kind == "float" else pa.float64()
+    for group in FLOAT_GROUPS:
+        part = [next(left) for _ in group]
+        arrow = pa.table(
+            {
+                "id": pa.array([each[0] for each in part], pa.int64()),
+                "x": pa.array([each[1] for each in part], arrow_kind),
+            }
+        )
+        if writer == "semel_delta":
+            frame = spark.createDataFrame(part, f"id BIGINT, x {kind}").coalesce(1)
+            frame.write.format("semel_delta").mode("append").save(table)
+            continue
+        before = set(Path(table).glob("*.parquet"))
+        write_deltalake(table, arrow, mode="append")
+        if writer == "pyarrow":
+            (file,) = set(Path(table).glob("*.parquet")) - before
+            pq.write_table(arrow, file)
+    whole = read_table(spark, table)
+    # Neither a file nor a cache, whose statistics hide NaN too.
+    known = spark.createDataFrame(rows, f"id BIGINT, x {kind}")
+    schema = schema_of(open_version(TableOptions(table)))
+    for operator, value in product(OPERATORS, ["5", "0", "-0.0", "1e400"]):
+        number = f"double('{value}')"
+        sql = f"x {operator} ({number})"
+        selected = rows_of(known.where(sql))
+        text = f'[["x", "{operator}", {f"[{value}]" if "in" in operator else value}]]'
+        bound = bind_filters(parse_filters(text), schema)
+        assert bound is not None
+        reader = TableBatchReader(parse_table_options({"path": table, "filters": text}), schema)
+        found = [batch for part in reader.partitions() for batch in reader.read(part)]
+        by_arrow = sorted(each for batch in found for each in batch.column("id").to_pylist())
+        assert by_arrow == selected, (operator, value)
+        assert rows_of(whole.where(bound.condition())) == selected, (operator, value)
+        if writer == "semel_delta":
+            # A condition of a user, which Spark's Parquet reader sees as it is.
+            assert rows_of(whole.where(sql)) == selected, sql
+
+
+def test_bounds_still_exclude_row_groups_of_floats(tmp_path: Path) -> None:
+    rows = pa.table({"x": [float(at) for at in range(100)], "y": [NAN] * 100})
+    write_deltalake(tmp_path / "t", rows)
+    (file,) = (tmp_path / "t").glob("*.parquet")
+    pq.write_table(rows, file, row_group_size=10)
+    schema = schema_of(open_version(TableOptions(str(tmp_path / "t"))))
+
+    def groups(*filters: tuple[str, str, float]) -> list[int]:
+        bound = bind_filters(parse_filters(filters_as_text(filters)), schema)
+        assert bound is not None
+        folder = TableFolder(str(tmp_path / "t"))
+        return folder.row_groups(file.name, bound.row_group_expression(), rows.schema)
+
+    assert groups(("x", "<", 15)) == [0, 1]
+    assert groups(("x", "=", 15), ("y", ">", 3)) == [1]
+    assert groups(("x", ">", 85)) == list(range(10))
+
+
 def test_groups_of_comparisons_are_alternatives(spark: SparkSession, every_type: Path) -> None:
     either = [[("number", "=", 5), ("flag", "=", True)], [("text", "==", "ä")]]
     for frame in (
@@ -255,8 +343,6 @@ def test_files_that_cannot_have_such_rows_are_not_opened(
 
 
 def test_row_groups_that_cannot_have_such_rows_are_not_read(tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
     rows = pa.table({"topic": [f"t{at // 100}" for at in range(1000)], "id": range(1000)})
     write_deltalake(tmp_path / "t", rows)
     (file,) = (tmp_path / "t").glob("*.parquet")
@@ -265,7 +351,7 @@ def test_row_groups_that_cannot_have_such_rows_are_not_read(tmp_path: Path) -> N
     bound = bind_filters(parse_filters('[["topic", "=", "t3"]]'), schema_of(table))
     assert bound is not None
     folder = TableFolder(str(tmp_path / "t"))
-    assert folder.row_groups(file.name, bound.expression(), rows.schema) == [3]
+    assert folder.row_groups(file.name, bound.row_group_expression(), rows.schema) == [3]
     # A page of another row group is damaged, and nobody notices.
     damaged = bytearray(file.read_bytes())
     start = pq.ParquetFile(file).metadata.row_group(7).column(1).data_page_offset

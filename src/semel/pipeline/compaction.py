@@ -44,6 +44,7 @@ from semel.pipeline.file_verification import LogRecords, RowCheck, wrong_schema
 from semel.pipeline.files import (
     GROUP_ROWS,
     READ_ERRORS,
+    FloatStatistics,
     TableFolder,
     open_parquet_writer,
     statistics_from,
@@ -320,8 +321,7 @@ def _write_merged(sources: _Sources, path: str) -> AddAction:
     footers: list[pq.FileMetaData] = []
     sizes: list[int] = []
     rows = 0
-    with_nan: set[str] = set()
-    floating = [field.name for field in schema if pa.types.is_floating(field.type)]
+    floats = FloatStatistics(schema)
     with (
         folder.create(path) as sink,
         open_parquet_writer(sink, schema, footers) as writer,
@@ -330,13 +330,11 @@ def _write_merged(sources: _Sources, path: str) -> AddAction:
             writer.write_table(part, row_group_size=max(1, part.num_rows))
             sizes.append(part.nbytes)
             rows += part.num_rows
-            for column in floating:
-                if pc.any(pc.is_nan(part.column(column))).as_py():
-                    with_nan.add(column)
+            floats.add(part)
         writer.add_key_value_metadata(encode_group_bytes(sizes))
     size = folder.fsync(path)
     _check_written(sources, path)
-    statistics = statistics_from(footers[0], schema, rows, with_nan)
+    statistics = statistics_from(footers[0], schema, rows, floats)
     return AddAction(
         path=path,
         size=size,

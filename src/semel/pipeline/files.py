@@ -7,14 +7,16 @@ part of the table until a commit names it; a file that no commit names is an orp
 lake vacuum` deletes when it is a week old.
 
 Statistics are taken from the Parquet footer, so that they cost nothing. There are bounds for every
-column that has an order, or for none: see `statistics_of`.
+column that has an order, or for none: see `statistics_from`. Float columns have neither statistics
+in the footer nor a dictionary, because Spark's Parquet reader skips rows by them that SQL selects:
+bounds ignore NaN, which is greater than any number, and in a dictionary -0.0 is not 0.0.
 """
 
 import json
 import secrets
 import socket
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -287,7 +289,15 @@ def open_parquet_writer(
         field.name
         for field in schema
         # Binary values rarely repeat, so a dictionary of them would be discarded.
-        if field.name not in growing and not pa.types.is_binary(field.type)
+        if field.name not in growing
+        and not pa.types.is_binary(field.type)
+        and not pa.types.is_floating(field.type)
+    ]
+    with_statistics = [
+        path
+        for field in schema
+        for path, kind in _leaves(field.name, field.type)
+        if not pa.types.is_floating(kind)
     ]
     writer = pq.ParquetWriter(
         sink,
@@ -295,6 +305,7 @@ def open_parquet_writer(
         compression="zstd",
         compression_level=1,
         use_dictionary=dictionaries,
+        write_statistics=with_statistics,
         column_encoding=dict.fromkeys(growing, "DELTA_BINARY_PACKED") or None,
         store_schema=False,
         # Readers that verify checksums, such as compaction, notice a flipped bit.
@@ -346,32 +357,59 @@ def runs_of(table: pa.Table, numbering: str = UNIQUE) -> dict[str, list[Run]]:
     return found
 
 
+class FloatStatistics:
+    """Null counts and bounds of the float columns of a file, which its footer lacks."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.nulls = {field.name: 0 for field in schema if pa.types.is_floating(field.type)}
+        self._with_nan: set[str] = set()
+        self._bounds: dict[str, tuple[float, float]] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        """Add rows of the file."""
+        for name in self.nulls:
+            column = rows.column(name)
+            self.nulls[name] += column.null_count
+            if pc.any(pc.is_nan(column)).as_py():
+                self._with_nan.add(name)
+            found = pc.min_max(column).as_py()
+            if found["min"] is not None:
+                known = self._bounds.get(name, (found["min"], found["max"]))
+                self._bounds[name] = min(known[0], found["min"]), max(known[1], found["max"])
+
+    def bounds(self, name: str) -> tuple[Any, Any] | None:
+        """The lowest and highest value, or None if they cannot be represented."""
+        # Spark orders NaN above all numbers, and JSON cannot represent it.
+        if name in self._with_nan or name not in self._bounds:
+            return None
+        low, high = self._bounds[name]
+        # Either zero may be among the values, as in Parquet's bounds.
+        low, high = (-0.0 if low == 0 else low), (0.0 if high == 0 else high)
+        return (low, high) if isfinite(low) and isfinite(high) else None
+
+
 def statistics_of(footer: pq.FileMetaData, table: pa.Table) -> dict[str, Any]:
     """The statistics of a file for the Delta log, from its footer and its rows."""
-    with_nan = {
-        field.name
-        for field in table.schema
-        if pa.types.is_floating(field.type) and pc.any(pc.is_nan(table.column(field.name))).as_py()
-    }
-    return statistics_from(footer, table.schema, table.num_rows, with_nan)
+    floats = FloatStatistics(table.schema)
+    floats.add(table)
+    return statistics_from(footer, table.schema, table.num_rows, floats)
 
 
 def statistics_from(
-    footer: pq.FileMetaData, schema: pa.Schema, rows: int, with_nan: Collection[str]
+    footer: pq.FileMetaData, schema: pa.Schema, rows: int, floats: FloatStatistics
 ) -> dict[str, Any]:
     """The statistics of a file for the Delta log, from its footer.
 
-    `with_nan` are the columns that contain NaN, which a footer does not record. If some columns
-    have bounds, some readers treat a column without bounds as one without values. So there are
-    bounds for all columns that can have them, or for none.
+    If some columns have bounds, some readers treat a column without bounds as one without values.
+    So there are bounds for all columns that can have them, or for none.
     """
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     place = 0
     for field in schema:
-        leaves = _leaves(field.type)
-        if leaves == 1 and not pa.types.is_nested(field.type):
+        found = []
+        if not pa.types.is_nested(field.type) and not pa.types.is_floating(field.type):
             found = [
                 footer.row_group(each).column(place).statistics
                 for each in range(footer.num_row_groups)
@@ -379,13 +417,16 @@ def statistics_from(
             if any(each is None or not each.has_null_count for each in found):
                 return {"numRecords": rows}
             nulls[field.name] = sum(each.null_count for each in found)
-            if nulls[field.name] < rows and not pa.types.is_binary(field.type):
-                # Spark orders NaN above all numbers, but Parquet's bounds ignore it.
-                bounds = None if field.name in with_nan else _bounds(found)
-                if bounds is None:
-                    return {"numRecords": rows}
-                lowest[field.name], highest[field.name] = bounds
-        place += leaves
+        elif field.name in floats.nulls:
+            nulls[field.name] = floats.nulls[field.name]
+        has_order = field.name in nulls and not pa.types.is_binary(field.type)
+        if has_order and nulls[field.name] < rows:
+            is_float = field.name in floats.nulls
+            bounds = floats.bounds(field.name) if is_float else _bounds(found)
+            if bounds is None:
+                return {"numRecords": rows}
+            lowest[field.name], highest[field.name] = bounds
+        place += len(_leaves(field.name, field.type))
     return {
         "numRecords": rows,
         "minValues": lowest,
@@ -394,11 +435,18 @@ def statistics_from(
     }
 
 
-def _leaves(kind: pa.DataType) -> int:
-    """How many Parquet columns an Arrow column has."""
+def _leaves(path: str, kind: pa.DataType) -> list[tuple[str, pa.DataType]]:
+    """The Parquet columns of an Arrow column, in their order: their paths, and types."""
     if not pa.types.is_nested(kind):
-        return 1
-    return sum(_leaves(kind.field(each).type) for each in range(kind.num_fields))
+        return [(path, kind)]
+    if pa.types.is_map(kind):
+        inner = [(f"{path}.key_value.key", kind.key_type)]
+        inner.append((f"{path}.key_value.value", kind.item_type))
+    elif pa.types.is_struct(kind):
+        inner = [(f"{path}.{field.name}", field.type) for field in kind]
+    else:
+        inner = [(f"{path}.list.element", kind.value_type)]
+    return [leaf for each in inner for leaf in _leaves(*each)]
 
 
 def _bounds(statistics: list[Any]) -> tuple[Any, Any] | None:
@@ -438,8 +486,6 @@ def _json_value(value: Any) -> Any:
     """A value as JSON of the Delta log, or None if it cannot be represented."""
     if isinstance(value, bool | int):
         return value
-    if isinstance(value, float):
-        return value if isfinite(value) else None
     if isinstance(value, Decimal):
         # Some readers parse numbers as floats, and some do not support exponents. Values that not
         # all of them read correctly are left out.

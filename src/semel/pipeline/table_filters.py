@@ -35,8 +35,11 @@ MOST_COMPARISONS: Final = 1_000
 _BEYOND_MICROSECONDS: Final = re.compile(r"\.\d{7}")
 # Types that filters compare; integers with the first number that is too large.
 _INTEGERS: Final = {"byte": 2**7, "short": 2**15, "integer": 2**31, "long": 2**63}
+_FLOATS: Final = ("float", "double")
 _TIMES: Final = ("date", "timestamp", "timestamp_ntz")
-_COMPARED: Final = (*_INTEGERS, *_TIMES, "string", "boolean", "float", "double", "decimal")
+_COMPARED: Final = (*_INTEGERS, *_TIMES, *_FLOATS, "string", "boolean", "decimal")
+# What is true of NaN, which is greater than any number.
+_TRUE_OF_NAN: Final = (">", ">=", "!=", "not in")
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ class BoundFilters:
     columns: StructType
 
     def expression(self) -> "ds.Expression":
-        """The filters for Arrow."""
+        """The filters for rows in Arrow. To select row groups, use `row_group_expression`."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -142,18 +145,48 @@ class BoundFilters:
 
         return _any_of_all(self.groups, compare)
 
+    def row_group_expression(self) -> "ds.Expression":
+        """True of all rows of a row group if its statistics do not exclude the rows of the filters.
+
+        Bounds say nothing about NaN. Arrow takes a column whose bounds are equal for a constant.
+        """
+        import pyarrow.compute as pc
+
+        groups = tuple(
+            tuple(each for each in group if not self._is_true_of_nan(each)) for group in self.groups
+        )
+        if not all(groups):
+            # One of the groups selects rows with NaN, which may be anywhere.
+            return pc.scalar(True)
+        return BoundFilters(groups, self.columns).expression()
+
     def condition(self) -> "Column":
-        """The filters for Spark."""
+        """The filters for Spark, whose Parquet reader skips no row that they select.
+
+        Other writers' files have bounds without NaN, and dictionaries in which -0.0 is not 0.0.
+        """
         from pyspark.sql import functions
 
         def compare(each: ColumnFilter) -> Any:
             kind = self.columns[each.column].dataType
+            column = functions.col(quoted_name(each.column))
             # As text, because Spark takes a time of Python for one of its own zone.
             values = [functions.lit(_text(value)).cast(kind) for value in each.values]
-            return _compare(functions.col(quoted_name(each.column)), each.operator, values)
+            holds = _compare(column, each.operator, values)
+            # Spark's Parquet reader knows neither isnan nor abs, so it does not see these.
+            if self._is_true_of_nan(each):
+                return holds | functions.isnan(column)
+            is_zero = each.operator in ("=", "in") and 0.0 in each.values
+            if is_zero and kind.typeName() in _FLOATS:
+                return holds | (functions.abs(column) == 0)
+            return holds
 
         found: Column = _any_of_all(self.groups, compare)
         return found
+
+    def _is_true_of_nan(self, comparison: ColumnFilter) -> bool:
+        is_float = self.columns[comparison.column].dataType.typeName() in _FLOATS
+        return is_float and comparison.operator in _TRUE_OF_NAN
 
 
 def _any_of_all(groups: Filters, compare: Callable[[ColumnFilter], Any]) -> Any:
@@ -218,8 +251,9 @@ def _typed(value: Any, column: str, kind: DataType) -> Any:
         if name in _INTEGERS and isinstance(value, int) and is_number:
             if -_INTEGERS[name] <= value < _INTEGERS[name]:
                 return value
-        if name in ("float", "double") and is_number:
-            return float(value)
+        if name in _FLOATS and is_number:
+            # 0.0 for -0.0, which Spark's Parquet reader puts below 0.0.
+            return float(value) + 0.0
         if isinstance(kind, DecimalType) and (is_number or is_text):
             return _decimal(value, kind)
         if name == "date" and is_text:

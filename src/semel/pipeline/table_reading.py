@@ -172,9 +172,10 @@ def read_files(
 
     folder = TableFolder(options.path)
     target = to_arrow_schema(schema, timezone="UTC")
-    needed, expression = target, None
+    needed, expression, of_groups = target, None, None
     if partition.filters is not None:
         expression = partition.filters.expression()
+        of_groups = partition.filters.row_group_expression()
         compared = to_arrow_schema(partition.filters.columns, timezone="UTC")
         needed = pa.schema([*target, *(each for each in compared if each.name not in target.names)])
     for file in partition.files:
@@ -183,8 +184,8 @@ def read_files(
                 there = set(opened.schema_arrow.names)
                 columns = [name for name in needed.names if name in there]
                 groups = None
-                if expression is not None:
-                    groups = folder.row_groups(file.path, expression, needed)
+                if of_groups is not None:
+                    groups = folder.row_groups(file.path, of_groups, needed)
                 for batch in opened.iter_batches(BATCH_ROWS, columns=columns, row_groups=groups):
                     complete = _complete(batch, file.partition, needed)
                     if expression is None:
