@@ -75,15 +75,21 @@ class Written(WriterCommitMessage):
 class DeltaSink(DataSource):
     """A Delta table."""
 
+    # The version whose schema was read; None if the user has given a schema. Spark calls `schema`
+    # before it sends this object to where the query is planned.
+    _loaded: int | None = None
+
     @classmethod
     def name(cls) -> str:
         return "semel_delta"
 
     def schema(self) -> "StructType":
         # Here and below: reading needs nothing of this module, and imports deltalake.
-        from semel.pipeline.table_reading import open_version, schema_of
+        from semel.pipeline.table_reading import nullable_schema, open_version, schema_of
 
-        return schema_of(open_version(parse_table_options(self.options)))
+        table = open_version(parse_table_options(self.options))
+        self._loaded = table.version()
+        return nullable_schema(schema_of(table))
 
     def reader(self, schema: "StructType") -> "TableBatchReader":
         from semel.pipeline.table_reading import TableBatchReader
@@ -93,7 +99,7 @@ class DeltaSink(DataSource):
     def streamReader(self, schema: "StructType") -> "TableStreamReader":  # noqa: N802
         from semel.pipeline.table_reading import TableStreamReader
 
-        return TableStreamReader(parse_table_options(self.options), schema)
+        return TableStreamReader(parse_table_options(self.options), schema, self._loaded)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "BatchWriter":
         return BatchWriter(self.options, schema, overwrite=overwrite)

@@ -10,10 +10,12 @@ and a task row groups and rows. `native_table` has Spark's own reader read a loc
 A streaming query reads the table as it is first, and then the rows that each version appends. Its
 offset is `{"version": v, "table": id}`: everything up to v is done. A batch is a function of its
 offsets, because a version never changes. The id of the table, which Delta gives it, tells when
-another table has taken its place. A version that deletes or changes rows is refused, because rows
-that were read cannot be taken back; one that only rewrites files, such as a compaction, has no new
-rows. Retention is no change in this sense: rows that a version has appended are read also if they
-were removed since then, as long as their files exist.
+another table has taken its place. A query has the columns that the table had when it was loaded: if
+its schema changes, the query fails, and reads the new one when it is loaded and started again. A
+version that deletes or changes rows is refused, because rows that were read cannot be taken back;
+one that only rewrites files, such as a compaction, has no new rows. Retention is no change in this
+sense: rows that a version has appended are read also if they were removed since then, as long as
+their files exist.
 
 Everything runs through delta-rs and pyarrow: Spark itself opens no file.
 """
@@ -33,7 +35,7 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from semel.pipeline.errors import DataLoss, OptionError, TableError
 from semel.pipeline.table_filters import BoundFilters, bind_filters
@@ -101,20 +103,30 @@ def open_version(options: TableOptions, version: int | None = None) -> "DeltaTab
     return table
 
 
-def last_version(options: TableOptions) -> int:
-    """The current version. Later calls in a process read only new log entries."""
+def current_table(options: TableOptions) -> "DeltaTable":
+    """The current version of the table. Later calls in a process read only new log entries."""
     from semel.pipeline.delta_errors import describe_missing_table
     from semel.pipeline.table import cached_table
 
     table = cached_table(options.path).load()
     if table is None:
         raise TableError(describe_missing_table(options.path))
-    return int(table.version())
+    return table
 
 
 def schema_of(table: "DeltaTable") -> StructType:
     """The schema of a table for Spark."""
     found: StructType = StructType.fromJson(json.loads(table.schema().to_json()))
+    return found
+
+
+def nullable_schema(schema: StructType) -> StructType:
+    """The same columns, all nullable: a later version may have nulls, which Spark would not see."""
+    fields = []
+    for field in schema.jsonValue()["fields"]:
+        kind = plain_type(schema[field["name"]].dataType)
+        fields.append({**field, "type": kind, "nullable": True})
+    found: StructType = StructType.fromJson({"type": "struct", "fields": fields})
     return found
 
 
@@ -222,6 +234,12 @@ def _complete(
         elif field.name in batch.schema.names:
             column = batch.column(field.name)
             if not column.type.equals(field.type):
+                if _kind(column.type) != _kind(field.type):
+                    raise pa.ArrowTypeError(
+                        f"column {field.name} is {column.type} there and {field.type} in the table,"
+                        " whose schema was changed after this file was written; a new query, with a"
+                        " new checkpoint, reads the table as it is"
+                    )
                 # Times may have another unit; other types differ in the names of inner fields.
                 column = column.cast(field.type, safe=not pa.types.is_timestamp(field.type))
         else:
@@ -231,17 +249,53 @@ def _complete(
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
-def check_schema(schema: StructType, table: StructType) -> None:
-    """Raise OptionError if a schema given by the user is not part of the table's."""
+def _kind(kind: "pa.DataType") -> str:
+    """What a type has in common with those that are cast to it without another meaning."""
+    import pyarrow as pa
+
+    for is_alike in (
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_decimal,
+        pa.types.is_timestamp,
+        pa.types.is_date,
+        pa.types.is_nested,
+    ):
+        if is_alike(kind):
+            return is_alike.__name__
+    # Some writers do not mark text as such. Arrow checks that it is UTF-8.
+    is_text = pa.types.is_large_string(kind) or pa.types.is_string(kind)
+    is_bytes = pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    return "binary" if is_text or is_bytes else str(kind)
+
+
+def missing_columns(schema: StructType, table: StructType) -> list[str]:
+    """Which columns of a schema a table lacks, or has with another type, as sentences."""
     known = {field.name: field.dataType for field in table.fields}
+    found = []
     for field in schema.fields:
-        if field.name not in known:
-            raise OptionError(f"the table has no column {field.name}")
-        if field.dataType != known[field.name]:
-            raise OptionError(
-                f"column {field.name} is {known[field.name].simpleString()} in the table, not"
+        kind = known.get(field.name)
+        if kind is None:
+            found.append(f"the table has no column {field.name}")
+        elif plain_type(field.dataType) != plain_type(kind):
+            found.append(
+                f"column {field.name} is {kind.simpleString()} in the table, not"
                 f" {field.dataType.simpleString()}"
             )
+    return found
+
+
+def plain_type(kind: DataType) -> Any:
+    """A type without nullability and metadata, for comparisons."""
+    from semel.pipeline.table_schema import nullable
+
+    return nullable(json.loads(kind.json()))
+
+
+def check_schema(schema: StructType, table: StructType) -> None:
+    """Raise OptionError if a schema given by the user is not part of the table's."""
+    for sentence in missing_columns(schema, table):
+        raise OptionError(sentence)
 
 
 class TableBatchReader(DataSourceReader):
@@ -267,18 +321,25 @@ class TableBatchReader(DataSourceReader):
 
 
 class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the rows of a table, and then those that are appended to it."""
+    """Reads the rows of a table, and then those that are appended to it.
 
-    def __init__(self, options: TableOptions, schema: StructType) -> None:
+    `loaded` is the version whose schema the query has; None if the user has given a schema.
+    """
+
+    def __init__(
+        self, options: TableOptions, schema: StructType, loaded: int | None = None
+    ) -> None:
         options.check_stream()
         self._options = options
         self._schema = schema
+        self._loaded = loaded
         self._target: int | None = None
 
     def initialOffset(self) -> TableOffset:  # noqa: N802
         table = open_version(self._options)
         there = schema_of(table)
-        check_schema(self._schema, there)
+        if self._loaded is None:
+            check_schema(self._schema, there)
         bind_filters(self._options.filters, there)
         identity = {"table": str(table.metadata().id)}
         if self._options.starts_at_latest:
@@ -291,12 +352,15 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"version": start - 1, **identity}
 
     def latestOffset(self, start: TableOffset, limit: ReadLimit) -> TableOffset:  # noqa: N802
-        last = last_version(self._options)
+        table = current_table(self._options)
+        last = int(table.version())
         if last < start["version"]:
             raise TableError(
                 f"{self._options.shown}: this query has read version {start['version']}, but the"
                 f" last one is {last}: {_REPLACED}"
             )
+        # With as many versions, nothing else would tell.
+        self._check_identity(table, start)
         if self._target is not None:
             last = min(last, self._target)
         if start["version"] != NOTHING and self._options.versions_per_batch is not None:
@@ -307,7 +371,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = last_version(self._options)
+        self._target = int(current_table(self._options).version())
 
     def partitions(self, start: TableOffset, end: TableOffset) -> list[InputPartition]:
         first, last = start["version"] + 1, end["version"]
@@ -315,21 +379,52 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         if start["version"] == NOTHING and self._options.starting_version is None:
             table = open_version(self._options, last)
-            self._check_table(table, start)
+            self._check_identity(table, start)
+            self._check_schema(table, start)
             filters = bind_filters(self._options.filters, schema_of(table))
             return partitions_of(live_files(table, filters), filters)
         table = open_version(self._options)
-        self._check_table(table, start)
+        self._check_identity(table, start)
+        self._check_schema(table, start)
         filters = bind_filters(self._options.filters, schema_of(table))
         return partitions_of(appended_files(self._options, table, first, last), filters)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return read_files(self._options, self._schema, partition)
 
-    def _check_table(self, table: "DeltaTable", start: TableOffset) -> None:
+    def _check_identity(self, table: "DeltaTable", start: TableOffset) -> None:
         """Raise TableError if the offset is of another table, whose versions have other rows."""
         if start.get("table", table.metadata().id) != table.metadata().id:
             raise TableError(f"{self._options.shown}: {_REPLACED}")
+
+    def _check_schema(self, table: "DeltaTable", start: TableOffset) -> None:
+        """Raise TableError if the query would lose columns of the table, or change their values."""
+        changes = self._schema_changes(table)
+        if not changes:
+            return
+        low = max(start["version"], 0) if self._loaded is None else self._loaded
+        high = table.version()
+        # The first version with another schema, by bisection, because each one has to be loaded.
+        while low + 1 < high:
+            middle = (low + high) // 2
+            try:
+                is_changed = bool(self._schema_changes(open_version(self._options, middle)))
+            except TableError:
+                is_changed = False  # cleaned up, so older than what can be found
+            low, high = (low, middle) if is_changed else (middle, high)
+        raise TableError(
+            f"{self._options.shown}: its schema changed in version {high}, while this query ran:"
+            f" {'; '.join(changes)}. Load the table again and restart the query, which then reads"
+            " the new schema from the same checkpoint"
+        )
+
+    def _schema_changes(self, table: "DeltaTable") -> list[str]:
+        there = schema_of(table)
+        found = missing_columns(self._schema, there)
+        if self._loaded is not None:
+            added = [field.name for field in there.fields if field.name not in self._schema.names]
+            found += [f"column {name} was added" for name in added]
+        return found
 
     def commit(self, end: TableOffset) -> None:
         """Does nothing: versions are kept as long as the table's log is."""
