@@ -101,6 +101,38 @@ def test_versions_and_times_select_what_the_table_was(spark: SparkSession, tmp_p
     assert "the last one is 2" in problem_of(lambda: read(spark, table, version="9").collect())
 
 
+def test_versions_and_times_before_the_oldest_version_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = tmp_path / "table"
+    before = datetime.now(UTC)
+    for number in range(6):
+        append(table, number)
+
+    def opened(**options: Any) -> int:
+        return open_version(TableOptions(str(table), **options)).version()
+
+    with pytest.raises(OptionError, match="oldest one that can be read, version 0, is of 20"):
+        opened(timestamp=before)
+    assert opened(version=0) == 0
+    assert opened(timestamp=datetime.now(UTC)) == 5
+    # The log is cleaned up to a checkpoint.
+    DeltaTable(table).create_checkpoint()
+    append(table, 6)
+    log = table / "_delta_log"
+    for number in range(5):
+        (log / f"{number:020}.json").unlink()
+        with pytest.raises(OptionError, match="the oldest one that can be read is 5"):
+            opened(version=2)
+        with pytest.raises(OptionError, match="oldest one that can be read, version 5, is of 20"):
+            opened(timestamp=before)
+    assert opened(version=5) == 5
+    assert opened(timestamp=datetime.now(UTC)) == 6
+    with pytest.raises(OptionError, match="version 2 was cleaned up with its log entries"):
+        read_table(spark, str(table), version=2)
+    assert ids(read_table(spark, str(table), version=5)) == list(range(6))
+
+
 def test_a_schema_of_fewer_columns_reads_fewer(spark: SparkSession, tmp_path: Path) -> None:
     table = tmp_path / "table"
     write_deltalake(table, pa.table({"id": [1], "name": ["a"]}))

@@ -293,6 +293,14 @@ def _list(files: Root) -> _Listing:
     return _Listing(entries, checkpoints, has_hint)
 
 
+def oldest_version(files: Root) -> int | None:
+    """The oldest version of a table that can be read; None if its log is empty."""
+    found = _list(files)
+    if 0 in found.entries:
+        return 0
+    return min(found.checkpoints, default=None)
+
+
 def find_empty_entry(files: Root) -> str | None:
     """What is wrong with a log that has an empty entry, and what to do; None if it has none.
 

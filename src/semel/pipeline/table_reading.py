@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
 
+    from semel.store.roots import Root
+
 # Bytes of files that one task reads, about; a larger file has a task of its own.
 PARTITION_BYTES: Final = 64 * 1024 * 1024
 BATCH_ROWS: Final = 16_384
@@ -94,13 +96,76 @@ def open_version(options: TableOptions, version: int | None = None) -> "DeltaTab
         if asked is not None and asked > table.version():
             raise OptionError(f"version {asked}: the last one is {table.version()}")
         if asked is not None and asked != table.version():
-            table.load_as_version(asked)
+            _load_version(options, table, asked)
         elif version is None and options.timestamp is not None:
-            table.load_as_version(options.timestamp)
+            _load_time(options, table, options.timestamp)
         # It selects no file, and checks that delta-rs supports the reader features of the table.
         table.to_pyarrow_dataset(file_pruning_predicate="1 = 0")
     check_column_mapping(options.path, table)
     return table
+
+
+def _load_version(options: TableOptions, table: "DeltaTable", version: int) -> None:
+    """Raises OptionError for a version that the log does not have any more."""
+    from deltalake.exceptions import DeltaError
+
+    from semel.pipeline.delta_log import oldest_version
+    from semel.store.roots import open_root
+
+    try:
+        table.load_as_version(version)
+    except DeltaError:
+        oldest = oldest_version(open_root(options.path))
+        if oldest is None or version >= oldest:
+            raise
+        raise OptionError(
+            f"{options.shown}: version {version} was cleaned up with its log entries; the oldest"
+            f" one that can be read is {oldest}"
+        ) from None
+
+
+def _load_time(options: TableOptions, table: "DeltaTable", moment: datetime) -> None:
+    """Raises OptionError for a time before the oldest version, for which delta-rs takes that one.
+
+    If its entry was cleaned up, its time is unknown, and delta-rs decides.
+    """
+    from deltalake.exceptions import DeltaError
+
+    from semel.pipeline.delta_log import oldest_version
+    from semel.store.roots import open_root
+
+    failure: DeltaError | None = None
+    try:
+        table.load_as_version(moment)
+    except DeltaError as problem:
+        # It has taken an entry from which the table cannot be read any more.
+        failure = problem
+    files = open_root(options.path)
+    version = table.version() if failure is None else oldest_version(files)
+    since = None if version is None else _time_of_version(files, version)
+    if since is not None and moment < since:
+        raise OptionError(
+            f"{options.shown}: option timestamp: there is no version of {moment.isoformat()}; the"
+            f" oldest one that can be read, version {version}, is of"
+            f" {since.isoformat(timespec='milliseconds')}"
+        )
+    if failure is not None:
+        raise failure
+
+
+def _time_of_version(files: "Root", version: int) -> datetime | None:
+    """When a version was committed; None if its entry was cleaned up."""
+    from semel.pipeline.delta_log import DeltaLog
+
+    log = DeltaLog(files)
+    try:
+        recorded = log.entry(version).milliseconds
+    except FileNotFoundError:
+        return None
+    # A program may go by either, and the clocks of both may differ.
+    written = log.written(version)
+    seconds = written if recorded is None else min(recorded / 1000, written)
+    return datetime.fromtimestamp(seconds, UTC)
 
 
 def current_table(options: TableOptions) -> "DeltaTable":
@@ -262,7 +327,7 @@ def _kind(kind: "pa.DataType") -> str:
         pa.types.is_nested,
     ):
         if is_alike(kind):
-            return is_alike.__name__
+            return str(is_alike.__name__)
     # Some writers do not mark text as such. Arrow checks that it is UTF-8.
     is_text = pa.types.is_large_string(kind) or pa.types.is_string(kind)
     is_bytes = pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
