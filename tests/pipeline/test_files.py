@@ -93,6 +93,16 @@ def test_a_partition_by_bytes_is_refused(tmp_path: Path) -> None:
         written(tmp_path, pa.table({"a": [1], "b": [b"x"]}), "b")
 
 
+def test_a_partition_by_text_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    text = pa.array([b"a", b"\xff"]).view(pa.string())
+    table = pa.table({"id": [1, 2], "good": ["x", "y"], "bad": text})
+    with pytest.raises(TableError, match="partitionBy: a value of bad is not UTF-8"):
+        written(tmp_path, table, "good", "bad")
+    # In another column it is kept, as Spark has it.
+    (_, file) = written(tmp_path, table, "good")
+    assert pq.read_table(tmp_path / file.path)["bad"].cast(pa.binary()).to_pylist() == [b"\xff"]
+
+
 def test_bounds_are_said_for_what_has_an_order(tmp_path: Path) -> None:
     found = statistics(
         tmp_path,

@@ -258,6 +258,30 @@ def test_an_invalid_row_stops_its_task_or_goes_to_the_failures(
     assert words in second
 
 
+def _ill_formed(kind: pa.DataType) -> pa.Array:
+    """Two values, of which the second is the text \\xff, as Spark makes it by a cast."""
+    return pa.array([b"a/b", b"a\xff/b"]).view(kind)
+
+
+@pytest.mark.parametrize("column", ["topic", "content_type", "response_topic", "user_properties"])
+def test_text_that_is_not_utf_8_is_an_invalid_row(tmp_path: Path, column: str) -> None:
+    text = _ill_formed(pa.string())
+    if column == "user_properties":
+        pairs = pa.StructArray.from_arrays([pa.array(["k", "k"]), text], names=["key", "value"])
+        text = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pairs)
+    columns = {"topic": pa.array(["a/b", "c"]), "payload": pa.array([b"\xff", b""]), column: text}
+    rows = pa.RecordBatch.from_pydict(columns)
+    with pytest.raises(PipelineError, match=f"can never be sent: column {column}.* is not UTF-8"):
+        write_task_rows([rows], tmp_path, default_qos=2, keeps_invalid=False)
+    kept = write_task_rows([rows], tmp_path, default_qos=2, keeps_invalid=True)
+    (batch,) = batches_of([kept])
+    first, second = batch.to_pylist()
+    assert (first["problem"], first["payload"]) == (None, b"\xff")
+    assert "is not UTF-8 [MQTT-1.5.4-1]: invalid start byte" in second["problem"]
+    shown = second[column] if column != "user_properties" else second[column][0]["value"]
+    assert shown == "a\ufffd/b"
+
+
 def _schema_of_rows(row: dict[str, Any]) -> pa.Schema:
     return pa.schema([(name, publish_rows.TASK_SCHEMA.field(name).type) for name in row])
 

@@ -193,6 +193,12 @@ def _parts(
         keys = chosen.group_by(list(partition_by)).aggregate([]).to_pylist()
     except OverflowError as problem:
         raise TableError(f"partitionBy: a date or time is out of range: {problem}") from None
+    except UnicodeDecodeError as problem:
+        found = ", ".join(name for name in partition_by if _is_ill_formed(table.column(name)))
+        raise TableError(
+            f"partitionBy: a value of {found} is not UTF-8, which the name of a folder must be:"
+            f" {problem.reason}"
+        ) from None
     if len(keys) == 1:
         yield tuple(keys[0].values()), rest
         return
@@ -204,6 +210,15 @@ def _parts(
             mask = same if mask is None else pc.and_(mask, same)
         # A comparison with null is null: such a row belongs to another partition.
         yield tuple(key.values()), rest.filter(mask, null_selection_behavior="drop")
+
+
+def _is_ill_formed(column: pa.ChunkedArray) -> bool:
+    """Whether text is not UTF-8, which Spark does not check when it casts to a string."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return True
+    return False
 
 
 def partition_value(value: Any) -> str | None:

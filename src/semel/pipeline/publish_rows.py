@@ -51,6 +51,7 @@ INLINE_BYTES: Final = 256 * 1024
 _PIECE: Final = 256 * 1024
 
 _USER_PROPERTIES: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
+_USER_PROPERTIES_BYTES: Final = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
 _KINDS: Final = {
     "topic": pa.string(),
     "payload": pa.binary(),
@@ -188,10 +189,49 @@ def check_rows(batch: pa.RecordBatch, default_qos: int) -> pa.RecordBatch:
             columns[name] = pa.nulls(batch.num_rows, kind)
     columns["qos"] = columns["qos"].fill_null(default_qos)
     columns["retain"] = columns["retain"].fill_null(False)
-    rows = pa.RecordBatch.from_pydict(columns)
-    problems = [problem_of_row(row) for row in rows.to_pylist()]
+    try:
+        rows = pa.RecordBatch.from_pydict(columns).to_pylist()
+        ill_formed: dict[int, str] = {}
+    except UnicodeDecodeError:
+        # Spark does not check what is cast to a string.
+        ill_formed = _replace_ill_formed_text(columns)
+        rows = pa.RecordBatch.from_pydict(columns).to_pylist()
+    problems = [ill_formed.get(at) or problem_of_row(row) for at, row in enumerate(rows)]
     columns["problem"] = pa.array(problems, pa.string())
     return pa.RecordBatch.from_pydict(columns, schema=TASK_SCHEMA)
+
+
+def _replace_ill_formed_text(columns: dict[str, pa.Array]) -> dict[int, str]:
+    """Make all text valid, with replacement characters. Returns the problem of each row with one.
+
+    [MQTT-1.5.4-1] [MQTT-1.5.3-1] a string is well-formed UTF-8.
+    """
+    problems: dict[int, str] = {}
+
+    def valid(at: int, what: str, data: bytes | None) -> str | None:
+        if data is None:
+            return None
+        try:
+            return data.decode()
+        except UnicodeDecodeError as problem:
+            problems.setdefault(at, f"{what} is not UTF-8 [MQTT-1.5.4-1]: {problem.reason}")
+            return data.decode("utf-8", "replace")
+
+    for name, kind in _KINDS.items():
+        if kind == pa.string():
+            values = columns[name].cast(pa.binary()).to_pylist()
+            texts = [valid(at, f"column {name}", each) for at, each in enumerate(values)]
+            columns[name] = pa.array(texts, kind)
+    name = "user_properties"
+    what = f"column {name}: a key or value"
+    rows = []
+    for at, items in enumerate(columns[name].cast(_USER_PROPERTIES_BYTES).to_pylist()):
+        row = items and [
+            each and {part: valid(at, what, data) for part, data in each.items()} for each in items
+        ]
+        rows.append(row)
+    columns[name] = pa.array(rows, _USER_PROPERTIES)
+    return problems
 
 
 def report_invalid_row(batch: pa.RecordBatch, first: int) -> None:
