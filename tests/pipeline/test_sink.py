@@ -169,6 +169,34 @@ def test_a_wrong_option_fails_at_once_by_name(spark: SparkSession, tmp_path: Pat
     assert not (tmp_path / "table").exists()
 
 
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("struct() x", "column x: Delta has no struct without fields"),
+        ("array(named_struct('s', struct())) x", "column x.s: Delta has no struct without fields"),
+        ("named_struct('a', 1, 'A', 2) x", "column x: two fields are called a: Delta ignores case"),
+        ("map('k', named_struct('a', 1, 'A', 2)) x", "column x: two fields are called a"),
+        ("'a' collate utf8_lcase x", "column x: Delta has no type string collate UTF8_LCASE"),
+        ("1 `a.b`, named_struct('b', 2) a", "column 'a.b' and a field of a column have the same"),
+        ("named_struct('b', 2) a, 1 `A.B`", "column 'a.b' and a field of a column have the same"),
+    ],
+)
+def test_columns_that_a_table_cannot_have_are_refused_at_the_start(
+    spark: SparkSession, tmp_path: Path, columns: str, said: str
+) -> None:
+    with pytest.raises(AnalysisException) as refused:
+        save(spark.sql(f"select {columns}"), tmp_path / "table")
+    assert said in sentence(refused.value)
+    assert not (tmp_path / "table").exists()
+
+
+def test_columns_that_look_like_these_are_written(spark: SparkSession, tmp_path: Path) -> None:
+    text = "1 `a.b`, named_struct('c', 2) a, named_struct('x', named_struct('X', 3)) s, 'a' t"
+    save(spark.sql(f"select {text}"), tmp_path / "table")
+    (row,) = spark.read.format("semel_delta").load(str(tmp_path / "table")).collect()
+    assert (row["a.b"], row.a.c, row.s.x.X, row.t) == (1, 2, 3, "a")
+
+
 # --- without Spark --------------------------------------------------------------------------------
 
 

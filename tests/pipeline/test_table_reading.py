@@ -133,6 +133,16 @@ def test_versions_and_times_before_the_oldest_version_are_refused(
     assert ids(read_table(spark, str(table), version=5)) == list(range(6))
 
 
+def test_a_column_with_the_path_of_a_field_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    """Of other writers, and of earlier versions of semel."""
+    rows = pa.table({"a.b": [1, 2], "a": [{"b": 10}, {"b": 20}]})
+    write_deltalake(tmp_path / "t", rows)
+    for frame in (read(spark, tmp_path / "t"), read_table(spark, str(tmp_path / "t"))):
+        assert sorted((row["a.b"], row.a.b) for row in frame.collect()) == [(1, 10), (2, 20)]
+    filtered = read(spark, tmp_path / "t", filters='[["a.b", ">", 1]]')
+    assert [row.a.b for row in filtered.collect()] == [20]
+
+
 def test_a_schema_of_fewer_columns_reads_fewer(spark: SparkSession, tmp_path: Path) -> None:
     table = tmp_path / "table"
     write_deltalake(table, pa.table({"id": [1], "name": ["a"]}))

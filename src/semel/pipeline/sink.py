@@ -217,6 +217,14 @@ def check_columns(options: SinkOptions, schema: "StructType", *, overwrite: bool
         foreign = foreign_type(field.dataType)
         if foreign is not None:
             raise OptionError(f"column {field.name}: Delta has no type {foreign}: cast it")
+        check_structs(field.name, field.dataType)
+    paths = paths_of_fields("", schema)
+    for path in paths:
+        if paths.count(path) > 1:
+            raise OptionError(
+                f"column {path!r} and a field of a column have the same path, which readers of the"
+                " table confuse: rename the column"
+            )
     for name in options.partition_by:
         if name not in types:
             raise OptionError(f"partitionBy: there is no column {name}")
@@ -242,6 +250,36 @@ def check_columns(options: SinkOptions, schema: "StructType", *, overwrite: bool
             raise OptionError("partitionBy: with option stream, node and seq cannot be partitions")
 
 
+def check_structs(name: str, kind: "DataType") -> None:
+    """Raise OptionError for a struct without fields, or with fields that differ only in case."""
+    if isinstance(kind, ArrayType):
+        check_structs(name, kind.elementType)
+    elif isinstance(kind, MapType):
+        check_structs(name, kind.keyType)
+        check_structs(name, kind.valueType)
+    elif isinstance(kind, StructType):
+        if not kind.fields:
+            raise OptionError(f"column {name}: Delta has no struct without fields: leave it out")
+        lower = [field.name.lower() for field in kind.fields]
+        for field in kind.fields:
+            if lower.count(field.name.lower()) > 1:
+                raise OptionError(
+                    f"column {name}: two fields are called {field.name}: Delta ignores case"
+                )
+            check_structs(f"{name}.{field.name}", field.dataType)
+
+
+def paths_of_fields(above: str, kind: "StructType") -> list[str]:
+    """The paths of all columns and fields of structs, as a Delta log has them, in lowercase."""
+    found = []
+    for field in kind.fields:
+        path = f"{above}{field.name}".lower()
+        found.append(path)
+        if isinstance(field.dataType, StructType):
+            found += paths_of_fields(f"{path}.", field.dataType)
+    return found
+
+
 def foreign_type(kind: "DataType") -> str | None:
     """The part of a type that Delta does not have, or None."""
     inner: list[DataType] = []
@@ -251,7 +289,7 @@ def foreign_type(kind: "DataType") -> str | None:
         inner = [kind.elementType]
     elif isinstance(kind, MapType):
         inner = [kind.keyType, kind.valueType]
-    elif kind.typeName() not in TYPES:
+    elif kind.typeName() not in TYPES or "collate" in kind.simpleString():
         return str(kind.simpleString())
     return next((found for each in inner if (found := foreign_type(each)) is not None), None)
 

@@ -203,11 +203,13 @@ def live_files(table: "DeltaTable", filters: BoundFilters | None = None) -> list
 
     rows = pa.table(table.get_add_actions(flatten=True))
     names = table.metadata().partition_columns
-    columns = {name: rows.column(name).to_pylist() for name in rows.column_names}
+    values = {name: rows.column(f"partition.{name}").to_pylist() for name in names}
+    # No other column is taken by its name: statistics of a column a.b and of a field b have one.
+    sizes = rows.column("size_bytes").to_pylist()
     found = []
-    for at, path in enumerate(columns["path"]):
-        partition = {name: columns[f"partition.{name}"][at] for name in names}
-        found.append(TableFile(unquote(path), columns["size_bytes"][at] or 0, partition))
+    for at, path in enumerate(rows.column("path").to_pylist()):
+        partition = {name: values[name][at] for name in names}
+        found.append(TableFile(unquote(path), sizes[at] or 0, partition))
     if filters is None:
         return found
     chosen = {each.path for each in dataset_of(table).get_fragments(filters.expression())}
