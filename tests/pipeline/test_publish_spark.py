@@ -100,6 +100,7 @@ def test_what_is_wrong_is_reported_before_anything_is_sent(
         assert "writing to mqtt has no option maxrat: did you mean maxRate?" in save(
             frame, maxrat="1"
         )
+        assert "writing to mqtt has no option root: a broker has no root" in save(frame, root="x")
         assert "a message has no column name" in save(spark.sql("select 1 as name"))
         write_messages(tmp_path / "streams", "all", "n1", 1, 1)
         with pytest.raises(PySparkException) as caught:

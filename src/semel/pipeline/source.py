@@ -89,7 +89,8 @@ class MqttSource(DataSource):
         self._parsed: SourceOptions | None = None
         if self._table is not None:
             self._parsed = parse_source_options(self._table)
-        elif has_root(options):
+        elif has_root(options) and not any(name.lower() == "url" for name in options):
+            # With a broker it may be a write, whose options the sink checks.
             self._parsed = parse_source_options(options)
         self._has_reader = False
 
