@@ -6,8 +6,10 @@ and by when it subscribed:
     while its rights are taken away     no message that was sent since, and on a connection made
                                         since nothing at all; also not later, if the message was
                                         acknowledged before the rights were given back
-    after a SUBACK, as long as it has   every message, in order, up to the last one that it got;
-    its rights                          if they are not taken away again, all of them
+    after a SUBACK, as long as it has   every message, in order, up to the last one that it got
+    its rights                          then; if they are not taken away again, all of them
+    of what waits when its rights are   what is in memory is dropped; the rest is decided when it is
+    taken away                          read from disk, and comes if it has its rights again
     always                              nothing twice at QoS 2
 
 A publisher without rights is refused, and nobody gets its messages.
@@ -175,11 +177,11 @@ class Guest(Subscriber):
             end = len(keys)
             changed = windows[at].period.end
             if changed != math.inf:
-                # What was acknowledged later may have been sent again after the next change.
+                # Later ones may have waited on disk, or been sent again after the next change.
                 got = [
                     place
                     for place, key in enumerate(keys)
-                    if key in self.own.takes and self.ledger.sent[key].done < changed
+                    if self.arrivals.get(key, math.inf) < changed
                 ]
                 end = max(got, default=-1) + 1
             found += [key for key in keys[:end] if key not in self.own.takes]

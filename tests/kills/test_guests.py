@@ -242,6 +242,20 @@ def test_messages_before_one_that_was_sent_again_after_a_change_are_not_lost(
     assert kinds_of_faults(guest) == set()
 
 
+def test_messages_before_one_that_waited_on_disk_during_a_change_are_not_lost(
+    guest: Guest, rights: Rights
+) -> None:
+    for n in (1, 2, 3):
+        send(guest, n)
+    deliver(guest, 1)
+    # The second is withdrawn from memory. The third is only on disk, and read afterwards.
+    change(rights)
+    change(rights, "")
+    deliver(guest, 3)
+    assert guest.owed() == []
+    assert kinds_of_faults(guest) == set()
+
+
 def test_a_message_that_is_duplicated_or_out_of_order_is_found(guest: Guest) -> None:
     for n in (1, 2):
         send(guest, n)
