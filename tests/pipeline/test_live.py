@@ -128,6 +128,15 @@ def test_a_worker_that_is_killed_takes_no_ingest_with_it(tmp_path: Path) -> None
         assert status_of(tmp_path).state == CONNECTED
 
 
+def test_a_query_begins_when_the_broker_has_subscribed_its_ingest(tmp_path: Path) -> None:
+    """Until the SUBACK, messages may be missed, and whoever publishes cannot know that."""
+    with make_broker() as broker, driving() as driver:
+        broker.delay(1.0, "SUBSCRIBE")
+        driver.worker().attach(options_of(broker.port), tmp_path)
+        publish(broker.port, *messages(1, 10))
+        assert recorded(tmp_path, 10) == names(10)
+
+
 def test_a_second_query_reads_from_the_ingest_that_is_there(tmp_path: Path) -> None:
     with make_broker() as broker, driving() as driver:
         options = options_of(broker.port)

@@ -22,6 +22,7 @@ from semel.pipeline import publish_batch, publish_delivery, publish_rows
 from semel.pipeline.errors import PipelineError
 from semel.pipeline.publish_delivery import refusal_text
 from semel.pipeline.publish_failures import report_failures
+from semel.store.commit import Commit
 from tests.kills.brokers import free_port, mosquitto
 from tests.pipeline.test_publish import commit, numbered, options_of, payloads
 
@@ -127,20 +128,27 @@ def test_many_refused_rows_are_written_once_per_commit(
 ) -> None:
     """The refusals of a part are one value: written for each row, they took quadratic time."""
     broker, _ = guarded
-    written: list[int] = []
+    written: list[str] = []
 
     def dumps(refused: dict[int, Any]) -> str:
-        text = json.dumps(refused)
-        written.append(len(text))
-        return text
+        written.append(json.dumps(refused))
+        return written[-1]
+
+    commits: list[Commit] = []
+
+    def new_commit() -> Commit:
+        commits.append(Commit())
+        return commits[-1]
 
     monkeypatch.setattr(publish_delivery, "json", SimpleNamespace(dumps=dumps))
+    monkeypatch.setattr(publish_delivery, "Commit", new_commit)
     table = tmp_path / "failures"
     count = 2_000
     commit(options_of(broker.url, tmp_path, failures=str(table)), **numbered(count, "secret/x"))
     assert len(failures_in(table)) == count
-    # For each row: 80 MB.
-    assert sum(written) < 8_000_000
+    # How many refusals come between two commits depends on the machine.
+    assert 0 < len(written) <= len(commits)
+    assert len(set(written)) == len(written)
     assert not payloads(broker)
 
 

@@ -183,11 +183,20 @@ class Ingest:
         if self._outbox is None:
             return IngestCounters("connecting", self.plan.client_id, "", 0, 0, 0, 0.0, 0, 0, "open")
         assert self._link is not None
-        state = "connected" if self._link.is_connected else "connecting"
+        state = "connecting"
+        if self._link.is_connected and not self._awaits_subscription():
+            state = "connected"
         if self._is_draining:
             state = "draining"
         self._read_positions(self._outbox.opened.store.reader.connection)
         return self._make_counters(state)
+
+    def _awaits_subscription(self) -> bool:
+        """Whether the session lacks a filter before its SUBACK: messages may be missed so far."""
+        assert self._link is not None
+        subscriptions = self._link.core.subscriptions
+        asked = {*subscriptions.due, *(each for each, _ in subscriptions.pending.values())}
+        return not asked <= subscriptions.in_session.keys()
 
     # --- start and end ----------------------------------------------------------------------------
 
