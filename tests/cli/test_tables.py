@@ -11,6 +11,7 @@ from deltalake import write_deltalake
 
 from semel.cli.tables import command
 from semel.cli.text_tables import shown_age
+from semel.pipeline.app_transactions import position_id
 from semel.store.reading import NodeRecord
 from tests.store.keeper import Keeper
 from tests.up.landed import land
@@ -169,6 +170,21 @@ def silence(table: Path, version: int) -> None:
     entry = table / "_delta_log" / f"{version:020}.json"
     lines = [line for line in entry.read_text().splitlines() if "commitInfo" not in line]
     entry.write_text("\n".join(lines) + "\n")
+
+
+def test_a_table_with_damaged_positions_is_told_beside_the_others(keeper: Keeper) -> None:
+    entry = keeper.folder.path / "lake" / "messages" / "_delta_log" / f"{1:020}.json"
+    whole = entry.read_text()
+    name = position_id("all", "n1")
+    assert f'"{name}","version":5' in whole
+    entry.write_text(whole.replace(f'"{name}","version":5', f'"{name}","version":7'))
+    result = run()
+    assert result.exit_code == 1
+    assert "messages: its log is damaged: of stream all, node n1, it says" in result.stderr
+    _, other = (line.split() for line in result.stdout.splitlines())
+    assert other[:2] == ["other", "2"]
+    entry.write_text(whole)
+    assert run().exit_code == 0
 
 
 def test_a_table_that_cannot_be_read_is_told_beside_the_others(keeper: Keeper) -> None:

@@ -1,6 +1,7 @@
 """Topics, history, tables and SQL of a real record and a real lake, as the page gets them."""
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from semel.pipeline.app_transactions import position_id
 from semel.web import record_topics, sql_queries
 from semel.web.lake_tables import list_tables
 from semel.web.record_topics import RecordTopics, RecordUnreadable, describe_topic
@@ -150,6 +152,21 @@ def test_tables_are_listed_with_their_lag(kept: Kept) -> None:
     assert (messages["table"], messages["rows"], messages["stream"]) == ("messages", 4, "plant")
     assert messages["lag"] == [{"node": "n1", "landed": 4, "recorded": 10, "rows": 6}]
     assert (other["rows"], other["lag"], other["stream"]) == (1, None, None)
+
+
+def test_a_table_with_damaged_positions_takes_no_lag_from_the_others(kept: Kept) -> None:
+    kept.keeper.commit(10)
+    seal(kept)
+    kept.land(4)
+    shutil.copytree(kept.lake / "messages", kept.lake / "same")
+    entry = kept.lake / "messages" / "_delta_log" / f"{1:020}.json"
+    name = position_id("plant", "n1")
+    whole = entry.read_text()
+    assert f'"{name}","version":4' in whole
+    entry.write_text(whole.replace(f'"{name}","version":4', f'"{name}","version":5'))
+    (messages, same) = list_tables(address_of(kept))
+    assert (messages["rows"], messages["lag"]) == (4, None)
+    assert same["lag"] == [{"node": "n1", "landed": 4, "recorded": 10, "rows": 6}]
 
 
 def queries_of(kept: Kept, seconds: float = SECONDS) -> SqlQueries:

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import click
 
@@ -15,6 +15,7 @@ from semel.cli.option_groups import SemelCommand
 from semel.cli.safe_text import shown_text
 from semel.cli.text_tables import print_table, shown_age, shown_size, shown_time
 from semel.counts import count
+from semel.pipeline.errors import TableError
 from semel.pipeline.lake import NodeLag, TableSummary, node_lags, open_table, tables
 from semel.store.reading import StreamCatalog
 
@@ -52,7 +53,10 @@ def command(locate: Callable[[], LakeLocation], is_json: bool) -> None:
 def table_lags(
     location: LakeLocation, found: list[TableSummary]
 ) -> tuple[dict[str, list[NodeLag]], str | None]:
-    """The lag of each table whose record is known, and a notice if nothing has landed yet."""
+    """The lag of each table whose record is known, and a notice if nothing has landed yet.
+
+    A table whose positions cannot be read gets a problem in `found`.
+    """
     record = location.record
     if record is None:
         return {}, None
@@ -60,10 +64,13 @@ def table_lags(
     notice = None
     with StreamCatalog(record.data, record.root) as catalog:
         known = catalog.streams()
-        for each in found:
+        for place, each in enumerate(found):
             if each.stream in known and each.stream is not None:
-                table = open_table(location.lake, each.table)
-                lags[each.table] = node_lags(table, each.stream, catalog)
+                try:
+                    table = open_table(location.lake, each.table)
+                    lags[each.table] = node_lags(table, each.stream, catalog)
+                except TableError as problem:
+                    found[place] = replace(each, problem=str(problem))
         # A landing file has other tables for the stream.
         has_table = record.table in [each.table for each in found] or record.stream in [
             each.stream for each in found

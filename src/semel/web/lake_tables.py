@@ -1,8 +1,9 @@
 """The tables of a lake, as the page lists them."""
 
+from contextlib import suppress
 from typing import Any, Final
 
-from semel.pipeline.errors import PipelineError
+from semel.pipeline.errors import PipelineError, TableError
 from semel.pipeline.lake import TableSummary, node_lags, open_table, tables
 from semel.pipeline.lake_address import local_folder
 from semel.store.reading import StreamCatalog
@@ -52,16 +53,18 @@ def _lags(address: LakeAddress, found: list[TableSummary]) -> dict[str, list[Val
             known = catalog.streams()
             for each in found:
                 if each.stream is not None and each.stream in known and each.problem is None:
-                    table = open_table(address.lake, each.table)
-                    lags[each.table] = [
-                        {
-                            "node": lag.node,
-                            "landed": lag.landed,
-                            "recorded": lag.last,
-                            "rows": lag.rows,
-                        }
-                        for lag in node_lags(table, each.stream, catalog)
-                    ]
+                    # A table whose positions are damaged is shown without a lag.
+                    with suppress(TableError):
+                        table = open_table(address.lake, each.table)
+                        lags[each.table] = [
+                            {
+                                "node": lag.node,
+                                "landed": lag.landed,
+                                "recorded": lag.last,
+                                "rows": lag.rows,
+                            }
+                            for lag in node_lags(table, each.stream, catalog)
+                        ]
     except (RecordError, RootError, Unusable, PipelineError, OSError):
         # The tables are worth showing without it; the view Now says what is wrong with the record.
         return lags
