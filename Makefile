@@ -39,20 +39,14 @@ MEASURED := env COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml $(INTERPRETED)
 # has done them.
 SHARED := -n $(WORKERS) --dist worksteal
 
+# Tests that wait for nothing: no process, no socket, no sleep (tests/conftest.py refuses them).
+CORE := tests/mqtt tests/simulation $(wildcard tests/*/core)
 # What is compiled is tested in both forms, by the tests that run it in their own process. All that
 # starts others, or is not compiled, is tested once: on the wheel, as users have it.
-IN_PROCESS := tests/mqtt tests/peers tests/store \
-    $(filter-out tests/broker/test_field_% tests/broker/test_clients_% tests/broker/test_server% \
-        %_live.py,$(wildcard tests/broker/test_*.py)) \
-    $(wildcard tests/client/test_core*.py tests/test_*.py) \
-    tests/simulation
-# Files with few long tests come first, so that no worker is left with one at the end.
-SPARK_FIRST := $(patsubst %,tests/pipeline/test_%.py,pipeline_kills cluster land_command session \
-    probe_cluster maintenance object_store) tests/up/test_up.py tests/up/test_readme.py \
-    $(patsubst %,tests/cli/test_%.py,demo doctor lake land sql tables up)
-SPARK := $(SPARK_FIRST) \
-    $(filter-out $(SPARK_FIRST),$(wildcard tests/pipeline/test_*.py tests/up/test_*.py))
-WITHOUT_SPARK := $(SPARK:%=--ignore=%)
+BOTH_FORMS := tests/mqtt tests/simulation tests/broker/core tests/broker/network \
+    tests/client/core tests/store/core
+# Each worker that gets one of these starts a Spark of its own.
+SPARK := $(wildcard tests/*/spark)
 
 # What the suite must cover to the last branch. The broker's network shell runs in processes of
 # its own, where nobody counts.
@@ -91,23 +85,22 @@ test: test-interpreted test-compiled test-spark ## Run the suite in all its part
 .PHONY: test-interpreted
 test-interpreted: $(TOOLS) | .build ## Test what is compiled on the source tree, with coverage
 	rm -f .build/coverage .build/coverage.*
-	$(MEASURED) -m pytest $(SHARED) $(IN_PROCESS) $(ARGS)
+	$(MEASURED) -m pytest $(SHARED) $(BOTH_FORMS) $(ARGS)
 	.venv/bin/python -m coverage combine --quiet
 
 .PHONY: test-compiled
 test-compiled: $(WHEEL_INSTALLED) ## Run all but the pipeline's tests on the installed wheel
-	$(COMPILED) -m pytest $(SHARED) $(WITHOUT_SPARK) $(ARGS)
+	$(COMPILED) -m pytest $(SHARED) $(SPARK:%=--ignore=%) $(ARGS)
 
 .PHONY: test-without-epoll
 test-without-epoll: $(WHEEL_INSTALLED) ## Test the broker's network as on a system without epoll
-	TEST_EPOLL=0 $(COMPILED) -m pytest $(SHARED) $(wildcard tests/broker/test_server*.py \
-	    tests/broker/test_field_*.py tests/broker/test_clients_*.py tests/broker/*_live.py) $(ARGS)
+	TEST_EPOLL=0 $(COMPILED) -m pytest $(SHARED) tests/broker/live $(ARGS)
 
 .PHONY: test-spark
 test-spark: $(WHEEL_INSTALLED) ## Run the tests of the pipeline, on the installed wheel
 	@# A file whose test ends its process is begun again; once is enough.
-	$(COMPILED) -m pytest -n $(SPARK_WORKERS) --dist loadfile --no-loadscope-reorder \
-	    --max-worker-restart 1 -m "not long" $(SPARK) $(ARGS)
+	$(COMPILED) -m pytest -n $(SPARK_WORKERS) --dist worksteal --max-worker-restart 1 \
+	    -m "not long" $(SPARK) $(ARGS)
 
 .PHONY: test-spark-long
 test-spark-long: $(WHEEL_INSTALLED) ## Run those tests of the pipeline that take long

@@ -12,6 +12,7 @@ import importlib.util
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -111,8 +112,38 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         raise pytest.UsageError(f"SEMEL_TEST_MODE is {mode!r}, not interpreted or compiled")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> None:
+# What a test in a folder called `core` may not do, as audit events of the interpreter: it would
+# wait, or depend on how busy the machine is. `make quick` runs all of these folders.
+NOT_IN_CORE = frozenset(
+    (
+        *("socket.bind", "socket.connect", "time.sleep"),
+        *("subprocess.Popen", "os.fork", "os.posix_spawn", "os.system"),
+    )
+)
+CORE = frozenset(("core", "mqtt", "simulation"))
+in_core = False
+
+
+def refuse_in_core(event: str, arguments: tuple[object, ...]) -> None:
+    if in_core and event in NOT_IN_CORE and arguments != (0,):
+        raise AssertionError(f"{event} in a test of a folder core; tests that wait are in live/")
+
+
+sys.addaudithook(refuse_in_core)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    global in_core
+    in_core = not CORE.isdisjoint(item.path.parts)
+    measure_own_room(item)
+    try:
+        return (yield)
+    finally:
+        in_core = False
+
+
+def measure_own_room(item: pytest.Item) -> None:
     """Measure a room by its own tests: those of others take half the time unmeasured."""
     if COVERAGE is None:
         return

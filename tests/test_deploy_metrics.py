@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker.live import Process
+from tests.broker.broker_process import Process
 from tests.cli.test_bridge import METRICS, bridging, file_of, metrics_address, section
 from tests.metrics.exposition import Exposition, read_exposition
 from tests.metrics.http_client import ask

@@ -31,7 +31,7 @@ from semel.mqtt import Auth, ConnAck, Connect, Properties
 from semel.pipeline.landing_file import read_landing_file
 from semel.probe.subjects_file import read_subjects
 from semel.settings import SettingsError, load
-from tests.broker.live import Process
+from tests.broker.broker_process import Process
 from tests.broker.world import World
 
 HOME = Path(__file__).resolve().parent.parent

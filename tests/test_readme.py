@@ -2,12 +2,12 @@
 
 Every command and example of the README is run by a test:
 
-    semel up, pub, sub, sql     tests/up/test_readme.py, with Spark
-    the example for Spark       tests/pipeline/test_pages.py
-    the example for asyncio     tests/client/test_page.py
+    semel up, pub, sub, sql     tests/up/spark/test_readme.py, with Spark
+    the example for Spark       tests/pipeline/spark/test_pages.py
+    the example for asyncio     tests/client/live/test_page.py
     the example for pytest      here
     the landing file            here, that it is one; tests/pipeline lands such files
-    the last line of the demo   tests/cli/test_demo.py; here, that it is that of the recording
+    the last line of the demo   tests/cli/spark/test_demo.py; here, that it is that of the recording
     the promises                the tests that they name; here, that there are such tests
 
 `pip install` and the make targets would build an environment each time. Here only their extras and

@@ -11,7 +11,7 @@ from paho.mqtt.client import MQTT_CLEAN_START_FIRST_ONLY
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 
-from tests.broker.live import PATIENCE
+from tests.broker.broker_process import PATIENCE
 from tests.broker.paho_client import properties, seen_in
 
 VERSIONS = {"3.1.1": aiomqtt.ProtocolVersion.V311, "5.0": aiomqtt.ProtocolVersion.V5}

@@ -25,8 +25,8 @@ from tests.broker.connection_flood import (
     FloodProcess,
     FloodReport,
 )
+from tests.broker.core.test_access_password_hashes import mosquitto_2
 from tests.broker.observed_broker import Observation, ObservedBroker
-from tests.broker.test_access_password_hashes import mosquitto_2
 from tests.broker.tls_files import TlsFiles
 
 TRANSPORTS = ("tcp", "tls", "ws")

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 
 from semel.broker.network.server import Server
-from tests.broker.live import PATIENCE
+from tests.broker.broker_process import PATIENCE
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from semel.broker.network.listener_settings import ListenerSettings
 from semel.broker.network.server import Server
 from semel.broker.settings import BrokerSettings
 from semel.store.store import Store
-from tests.broker.live import PATIENCE
+from tests.broker.broker_process import PATIENCE
 
 
 class Records(logging.Handler):

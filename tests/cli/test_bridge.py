@@ -30,7 +30,7 @@ from semel.client.bridge_status import (
     status_line,
 )
 from semel.settings import load
-from tests.broker.live import PATIENCE, WITHOUT_UVLOOP
+from tests.broker.broker_process import PATIENCE, WITHOUT_UVLOOP
 from tests.broker.serving import serving
 from tests.client.ingests import publish
 from tests.kills.brokers import free_port

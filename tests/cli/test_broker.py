@@ -5,8 +5,8 @@ import signal
 import subprocess
 import sys
 
-from tests.broker.live import PATIENCE
-from tests.broker.live import Process as Broker
+from tests.broker.broker_process import PATIENCE
+from tests.broker.broker_process import Process as Broker
 
 
 def start_broker(*arguments: str) -> "subprocess.Popen[str]":

@@ -16,8 +16,8 @@ from click.testing import CliRunner, Result
 
 from semel import cli
 from semel.mqtt import Properties, Publish
+from tests.broker.broker_process import Process
 from tests.broker.by_hand import Link, link
-from tests.broker.live import Process
 
 ESCAPES = "evil\x1b[2J"
 

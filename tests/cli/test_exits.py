@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from semel import cli
 from semel.cli.numbers import IntegerRange, NumberRange
-from tests.broker.live import PATIENCE
+from tests.broker.broker_process import PATIENCE
 
 
 @pytest.mark.parametrize(

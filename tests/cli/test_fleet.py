@@ -24,7 +24,7 @@ from semel.lab.fleet.journal import BEGIN, DONE, KEPT, WORDS, read_journal
 from semel.lab.fleet.publishing import MOST_GATEWAYS, MOST_WINDOW, FleetProgress
 from semel.lab.testing import TestBroker
 from semel.mqtt import Packet, Publish, PubRec
-from tests.broker.live import PATIENCE
+from tests.broker.broker_process import PATIENCE
 from tests.kills.brokers import free_port
 from tests.lab.odd_broker import OddBroker
 

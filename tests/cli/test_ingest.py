@@ -29,7 +29,7 @@ from semel.mqtt import Connect
 from semel.mqtt.reasons import BAD_USER_NAME_OR_PASSWORD
 from semel.settings import settings_of
 from semel.settings_values import toml_text
-from tests.broker.live import PATIENCE, WITHOUT_UVLOOP
+from tests.broker.broker_process import PATIENCE, WITHOUT_UVLOOP
 from tests.broker.serving import Serving, serving
 from tests.cli.old_server import OldServer
 from tests.kills.ingesting import Publisher

@@ -24,7 +24,7 @@ from semel.cli.load import command
 from semel.lab.load.delivery_tracker import MOST_GAPS
 from semel.lab.load.description import MOST_CLIENTS, MOST_LANES, SCENARIOS, Load
 from semel.mqtt import ConnAck, Packet, Publish
-from tests.broker.live import PATIENCE, Process
+from tests.broker.broker_process import PATIENCE, Process
 from tests.lab.odd_broker import Deliver, OddBroker, acknowledge
 
 NUMBER = r"[\d,]+"

@@ -12,7 +12,7 @@ import pytest
 from semel import cli
 from semel.cli.output import AsciiOutput, encoded, make_output_safe, safe_output
 from semel.store.commit import Commit, RecordedMessage
-from tests.broker.live import Process
+from tests.broker.broker_process import Process
 from tests.store.keeper import Keeper
 
 ENCODINGS = ("latin-1", "ascii", "latin-1:surrogateescape")

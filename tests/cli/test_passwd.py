@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from semel import cli
 from semel.broker.access.password_file import load_password_file
-from tests.broker.test_access_password_hashes import mosquitto_2
+from tests.broker.core.test_access_password_hashes import mosquitto_2
 
 QUICK = mosquitto_2(b"secret", iterations=1)
 # Long enough for any machine.

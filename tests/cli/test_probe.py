@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from semel import cli, standard
 from semel.probe.broker.all_cases import ALL_CASES
-from tests.broker.live import PATIENCE, Process
+from tests.broker.broker_process import PATIENCE, Process
 
 # Long enough for a busy machine: only what would hang takes so long.
 TIMEOUT = ("--timeout", "30")

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from semel import cli, standard
 from semel.probe.report.files import read_report
-from tests.broker.live import PATIENCE
+from tests.broker.broker_process import PATIENCE
 
 deltalake = pytest.importorskip("deltalake")
 

@@ -15,7 +15,7 @@ import pytest
 
 from semel.client import Client, Received
 from semel.mqtt import Properties
-from tests.broker.live import Process
+from tests.broker.broker_process import Process
 from tests.cli.beside_mosquitto import (
     BOTH,
     CLOSE,

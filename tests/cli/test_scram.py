@@ -24,7 +24,7 @@ from semel.lab.load.links import LinkError, connect_client
 from semel.mqtt import MQTT5, Auth, ConnAck, Packet, PingResp, Properties, encode
 from semel.mqtt.reasons import BAD_USER_NAME_OR_PASSWORD, CONTINUE_AUTHENTICATION
 from semel.store.settings import StoreSettings
-from tests.broker.live import PATIENCE, Process
+from tests.broker.broker_process import PATIENCE, Process
 from tests.client.bridges import bridge_of, bridging, is_ready
 from tests.client.ingests import ingesting, until
 from tests.client.listening import run

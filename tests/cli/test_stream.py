@@ -25,7 +25,7 @@ from semel.mqtt import MQTT5, Connect, Decoder, PubAck, Publish, encode
 from semel.store.commit import Commit, RecordedMessage
 from semel.store.reading import RecordRow
 from semel.store.roots import Segment
-from tests.broker.live import PATIENCE, Process
+from tests.broker.broker_process import PATIENCE, Process
 from tests.store.keeper import Keeper
 from tests.store.recorded import message, received
 

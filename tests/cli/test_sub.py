@@ -20,7 +20,7 @@ import pytest
 
 from semel.client import Client
 from semel.mqtt import NO_PROPERTIES, Properties, Publish, encode
-from tests.broker.live import Process
+from tests.broker.broker_process import Process
 from tests.cli.beside_mosquitto import (
     BOTH,
     CLOSE,

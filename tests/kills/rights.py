@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from random import Random
 
-from tests.broker.test_access_password_hashes import mosquitto_2
+from tests.broker.core.test_access_password_hashes import mosquitto_2
 
 # The user of all clients whose rights never change.
 STEADY = "steady"

@@ -37,7 +37,7 @@ from semel.mqtt import (
     Subscription,
     encode,
 )
-from tests.broker.live import PATIENCE, Process
+from tests.broker.broker_process import PATIENCE, Process
 from tests.lab.odd_broker import OddBroker, acknowledge
 
 MOSQUITTO = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin")

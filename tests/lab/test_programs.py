@@ -15,7 +15,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from semel.lab.testing import TestBroker
-from tests.broker.live import PATIENCE
+from tests.broker.broker_process import PATIENCE
 
 BOTH = pytest.mark.parametrize("version", ["3.1.1", "5.0"])
 PAHO = {"3.1.1": mqtt.MQTTv311, "5.0": mqtt.MQTTv5}

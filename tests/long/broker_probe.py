@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.broker.test_server_listeners import broker, urls
+from tests.broker.live.test_server_listeners import broker, urls
 from tests.broker.tls_files import TlsFiles
 from tests.probe.broker.own_broker import TRANSPORTS, doubtful, examine_own
 

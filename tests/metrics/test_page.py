@@ -10,7 +10,7 @@ from semel.broker.sys_topics import PREFIX, SysTopics
 from semel.client.bridge_metrics import DROP_REASONS as BRIDGE_DROP_REASONS
 from semel.metrics.families import COUNTER, INFO, MetricFamily
 from semel.store.streams import Stream, Streams
-from tests.broker.test_broker_families import server_snapshot
+from tests.broker.core.test_broker_families import server_snapshot
 from tests.broker.world import World
 from tests.metrics.bridges import bridge_metrics
 from tests.metrics.landing import landing_metrics

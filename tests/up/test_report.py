@@ -21,11 +21,11 @@ from semel.up.plan import UpPlan, create_lake_folder
 from semel.up.status import StatusSnapshot
 from semel.up.suggestions import suggested_commands
 from semel.up.supervisor import DIED, LOGGED, STARTING, STDERR, STDOUT, Event, Supervisor
-from tests.broker.live import PATIENCE
-from tests.broker.live import Process as Broker
+from tests.broker.broker_process import PATIENCE
+from tests.broker.broker_process import Process as Broker
 from tests.kills.ingesting import Publisher
+from tests.up.spark.test_up import plan_of, tcp_at
 from tests.up.test_status import batch, landing_event
-from tests.up.test_up import plan_of, tcp_at
 
 RECORDED = 7
 

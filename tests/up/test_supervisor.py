@@ -33,7 +33,7 @@ from semel.up.supervisor import (
     Supervisor,
 )
 from semel.up.tether import CANNOT_RUN, TERMINATE
-from tests.broker.live import PATIENCE
+from tests.broker.broker_process import PATIENCE
 
 QUICK = RestartDelays(first=0.01, longest=0.04, healthy=60.0)
 

@@ -25,7 +25,7 @@ from semel.mqtt.message import Message
 from semel.mqtt.topics import has_wildcard
 
 # Approximate memory of a retained message besides its own bytes, and of each further node of the
-# tree. Measured, see tests/broker/test_retained.py.
+# tree. Measured, see tests/broker/core/test_retained.py.
 RETAINED_BYTES: Final = 400
 LEVEL_BYTES: Final = 350
 

@@ -30,7 +30,7 @@ from semel.mqtt.topics import SHARE_PREFIX, has_wildcard, split_share
 from semel.mqtt.wire import memory_size
 
 # Approximate memory of a subscription besides its filter, of a share group, and of a node of the
-# tree. Measured, see tests/broker/test_subscriptions.py.
+# tree. Measured, see tests/broker/core/test_subscriptions.py.
 ENTRY_BYTES: Final = 500
 GROUP_BYTES: Final = 350
 NODE_BYTES: Final = 350

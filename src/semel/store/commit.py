@@ -19,7 +19,7 @@ from semel.mqtt.session import Outgoing
 # Approximate memory of one change, without its message.
 CHANGE_BYTES: Final = 100
 # The same for a queued delivery: the change, and its row until the transaction is written.
-# Measured, see tests/broker/test_memory.py.
+# Measured, see tests/broker/live/test_memory.py.
 QUEUED_BYTES: Final = 500
 
 # A payload of at least this size is stored once for all deliveries of it.

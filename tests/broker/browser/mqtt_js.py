@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker.live import PATIENCE
+from tests.broker.broker_process import PATIENCE
 
 SOURCES = Path(__file__).parent
 CHROMIUM = next(filter(shutil.which, ("chromium", "google-chrome")), None)

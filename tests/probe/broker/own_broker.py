@@ -12,7 +12,7 @@ from semel.probe.broker.examination import Examination
 from semel.probe.broker.trial import Subject
 from semel.probe.outcomes import ExaminationReport
 from semel.probe.verdicts import NOT_APPLICABLE, NOT_EXAMINED, SATISFIED
-from tests.broker.test_server_listeners import Broker
+from tests.broker.live.test_server_listeners import Broker
 from tests.broker.tls_files import TlsFiles
 
 TRANSPORTS = ("tcp", "tls", "ws")

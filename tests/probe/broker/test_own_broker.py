@@ -9,7 +9,7 @@ import pytest
 from semel.probe.broker.all_cases import ALL_CASES
 from semel.probe.outcomes import ExaminationReport
 from semel.probe.verdicts import NOT_APPLICABLE, NOT_OBSERVABLE, SATISFIED
-from tests.broker.test_server_listeners import Broker, broker, urls
+from tests.broker.live.test_server_listeners import Broker, broker, urls
 from tests.broker.tls_files import TlsFiles
 from tests.probe.broker.own_broker import doubtful, examine_own
 
