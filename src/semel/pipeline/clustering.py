@@ -122,6 +122,8 @@ def sorted_pieces(
     piece_rows: int,
     piece_bytes: int,
     folder: Path | None,
+    block_rows: int = BLOCK_ROWS,
+    merged_blocks: int = MERGED_BLOCKS,
 ) -> Generator[pa.Table, None, None]:
     """All rows, sorted, in pieces of at most this many rows and bytes, or of one row.
 
@@ -150,7 +152,10 @@ def sorted_pieces(
             pa.Table.from_batches([reader.get_batch(number)])
             for number in range(reader.num_record_batches)
         ]
-        yield from _merged_pieces(runs, keys, piece_rows, piece_bytes)
+        places = _merged_places(
+            [run.select(list(keys)) for run in runs], keys, block_rows, merged_blocks
+        )
+        yield from _merged_pieces(runs, places, piece_rows, piece_bytes)
 
 
 def _order(rows: pa.Table, keys: Sequence[str]) -> Any:
@@ -177,13 +182,13 @@ def _slices(rows: pa.Table, piece_rows: int, piece_bytes: int) -> Iterator[pa.Ta
 
 
 def _merged_pieces(
-    runs: Sequence[pa.Table], keys: Sequence[str], piece_rows: int, piece_bytes: int
+    runs: Sequence[pa.Table], places: Iterator[pa.Table], piece_rows: int, piece_bytes: int
 ) -> Iterator[pa.Table]:
-    """The rows of sorted runs, sorted, in pieces."""
+    """The rows of sorted runs at these places, in pieces."""
     # The next row of each run. A piece has consecutive rows of each run, because runs are sorted.
     at = [0] * len(runs)
     pending: pa.Table | None = None
-    for merged in _merged_places([run.select(list(keys)) for run in runs], keys):
+    for merged in places:
         pending = merged if pending is None else pa.concat_tables([pending, merged])
         while pending.num_rows >= piece_rows:
             piece, taken = _piece(runs, at, pending.slice(0, piece_rows), piece_bytes)
@@ -214,7 +219,9 @@ def _piece(
     return rows.combine_chunks().take(local), places.num_rows
 
 
-def _merged_places(runs: Sequence[pa.Table], keys: Sequence[str]) -> Iterator[pa.Table]:
+def _merged_places(
+    runs: Sequence[pa.Table], keys: Sequence[str], block_rows: int, merged_blocks: int
+) -> Iterator[pa.Table]:
     """Run and position of all rows of sorted runs, in sorted order.
 
     `runs` have only the keys. The position of a row is its number among the rows of all runs.
@@ -222,7 +229,7 @@ def _merged_places(runs: Sequence[pa.Table], keys: Sequence[str]) -> Iterator[pa
     starts = [0, *accumulate(run.num_rows for run in runs)]
     # Run and row of the last row of each block, in sorted order. Blocks of a run are in order.
     ends = [
-        [min(begin + BLOCK_ROWS, run.num_rows) - 1 for begin in range(0, run.num_rows, BLOCK_ROWS)]
+        [min(begin + block_rows, run.num_rows) - 1 for begin in range(0, run.num_rows, block_rows)]
         for run in runs
     ]
     last_rows = pa.concat_tables(
@@ -230,7 +237,7 @@ def _merged_places(runs: Sequence[pa.Table], keys: Sequence[str]) -> Iterator[pa
     )
     listed = [(number, row) for number, rows in enumerate(ends) for row in rows]
     ordered = [listed[place] for place in _order(last_rows, keys).to_pylist()]
-    step = max(MERGED_BLOCKS, len(runs))
+    step = max(merged_blocks, len(runs))
     at = [0] * len(runs)
     blocks = [0] * len(runs)
     for begin in range(0, len(ordered), step):
@@ -239,7 +246,7 @@ def _merged_places(runs: Sequence[pa.Table], keys: Sequence[str]) -> Iterator[pa
             blocks[run] += 1
         # Rows before the last of these ends can also be in the block that follows in each run.
         counts = [
-            min(run.num_rows, (blocks[number] + 1) * BLOCK_ROWS) - at[number]
+            min(run.num_rows, (blocks[number] + 1) * block_rows) - at[number]
             for number, run in enumerate(runs)
         ]
         offsets = [0, *accumulate(counts)]

@@ -25,7 +25,7 @@ which may have succeeded after all.
 import json
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -59,11 +59,22 @@ CLASS_RATIO: Final = 16
 GROUP_FILES: Final = 2_000
 # A partition that got no file for this long counts as complete.
 CLOSED_SECONDS: Final = 3600.0
-# Arrow bytes that are buffered before a row group is written, and that are read at a time.
-GROUP_BYTES: Final = 64 * 1024 * 1024
-READ_BYTES: Final = 16 * 1024 * 1024
 READ_ROWS: Final = 64 * 1024
 OPTIMIZE: Final = "OPTIMIZE"
+
+
+@dataclass(frozen=True)
+class MergeLimits:
+    """How much of a group is in memory at a time."""
+
+    # Arrow bytes that are buffered before a row group is written, and that are read at a time.
+    group_bytes: int = 64 * 1024 * 1024
+    read_bytes: int = 16 * 1024 * 1024
+    # Rows of a row group, if rows are sorted.
+    cluster_rows: int = CLUSTER_ROWS
+
+
+LIMITS: Final = MergeLimits()
 
 
 @dataclass(frozen=True)
@@ -151,10 +162,19 @@ def _fill(files: Sequence[LiveFile], target_bytes: int) -> list[list[LiveFile]]:
 # --- merging --------------------------------------------------------------------------------------
 
 
-def compact(address: str, table: DeltaTable, groups: Sequence[Sequence[LiveFile]]) -> Compacted:
+def compact(
+    address: str,
+    table: DeltaTable,
+    groups: Sequence[Sequence[LiveFile]],
+    *,
+    limits: MergeLimits = LIMITS,
+    folder: TableFolder | None = None,
+    now: Callable[[], float] = time.time,
+) -> Compacted:
     """Merge each group into one file, with one commit, which is durable when this returns.
 
-    Raises Overtaken if other programs have rewritten the files meanwhile, and TableError.
+    `folder` has the files of the table (None: those at its address). Raises Overtaken if other
+    programs have rewritten the files meanwhile, and TableError.
     """
     check_plain_files(address, table, operation="compact such tables: use OPTIMIZE")
     removed = [file for group in groups for file in group]
@@ -164,20 +184,21 @@ def compact(address: str, table: DeltaTable, groups: Sequence[Sequence[LiveFile]
                 f"{without_secrets(address)}: semel cannot compact file {file.path} because of its"
                 " name: use OPTIMIZE of the program that writes the table"
             )
-    folder = TableFolder(address)
+    folder = folder or TableFolder(address)
     columns = pa.schema(table.schema())
     records = LogRecords(table)
     clustered = cluster_columns(table)
     written: list[AddAction] = []
     try:
         for group in groups:
-            written.append(_rewrite(_Sources(folder, group, columns, records, clustered.columns)))
+            sources = _Sources(folder, group, columns, records, limits, clustered.columns)
+            written.append(_rewrite(sources, now))
     except BaseException:
         for new in written:
             folder.discard(new.path)
         raise
     version = replace_files(
-        address, table, written, removed, operation=OPTIMIZE, changes_rows=False
+        address, table, written, removed, operation=OPTIMIZE, changes_rows=False, now=now
     )
     return Compacted(
         version=version,
@@ -198,6 +219,7 @@ class _Sources:
         group: Sequence[LiveFile],
         columns: pa.Schema,
         records: LogRecords,
+        limits: MergeLimits,
         cluster_by: Sequence[str] = (),
     ) -> None:
         """`columns` is the schema of the table, `records` what its log says.
@@ -209,6 +231,7 @@ class _Sources:
         self.shown = without_secrets(folder.address)
         self._columns = columns
         self._records = records
+        self._limits = limits
         self.schema = self._common_schema()
         self._keys = sort_keys(cluster_by, self.schema) if cluster_by else ()
 
@@ -249,8 +272,8 @@ class _Sources:
         return sorted_pieces(
             self._pieces(verify=verify),
             self._keys,
-            piece_rows=CLUSTER_ROWS,
-            piece_bytes=GROUP_BYTES,
+            piece_rows=self._limits.cluster_rows,
+            piece_bytes=self._limits.group_bytes,
             # Beside the table, because the folder for temporary files may be in memory.
             folder=self.folder.local,
         )
@@ -264,7 +287,7 @@ class _Sources:
                 pending.append(part)
                 rows += part.num_rows
                 size += part.nbytes
-                if rows >= GROUP_ROWS or size >= GROUP_BYTES:
+                if rows >= GROUP_ROWS or size >= self._limits.group_bytes:
                     yield pa.concat_tables(pending)
                     pending, rows, size = [], 0, 0
         if pending:
@@ -279,14 +302,15 @@ class _Sources:
             self._damage(file),
             self.folder.open_parquet(file.disk_path, verify=verify) as opened,
         ):
-            for batch in opened.iter_batches(_batch_rows(opened.metadata), use_threads=False):
+            batch_rows = _batch_rows(opened.metadata, self._limits.read_bytes)
+            for batch in opened.iter_batches(batch_rows, use_threads=False):
                 part = pa.Table.from_batches([batch])
                 checked.add(part)
                 yield _with_columns(part, self.schema)
         self._check(file, checked.damage())
 
 
-def _batch_rows(metadata: pq.FileMetaData) -> int:
+def _batch_rows(metadata: pq.FileMetaData, read_bytes: int) -> int:
     """How many rows of a file are read at a time."""
     per_row = max(
         (
@@ -295,16 +319,16 @@ def _batch_rows(metadata: pq.FileMetaData) -> int:
         ),
         default=1,
     )
-    return max(1, min(READ_ROWS, READ_BYTES // max(1, per_row)))
+    return max(1, min(READ_ROWS, read_bytes // max(1, per_row)))
 
 
-def _rewrite(sources: _Sources) -> AddAction:
+def _rewrite(sources: _Sources, now: Callable[[], float]) -> AddAction:
     """Write the rows of a group to one file; durable and verified."""
     above = sources.group[0].disk_path.rpartition("/")[0]
     name = f"part-{secrets.token_hex(16)}.zstd.parquet"
     path = f"{above}/{name}" if above else name
     try:
-        return _write_merged(sources, path)
+        return _write_merged(sources, path, now)
     except BaseException as problem:
         sources.folder.discard(path)
         if isinstance(problem, OSError | RuntimeError | pa.ArrowException):
@@ -314,7 +338,7 @@ def _rewrite(sources: _Sources) -> AddAction:
         raise
 
 
-def _write_merged(sources: _Sources, path: str) -> AddAction:
+def _write_merged(sources: _Sources, path: str, now: Callable[[], float]) -> AddAction:
     """Write the rows of a group to a file, and verify it. Leaves the file if an error occurs."""
     folder, schema = sources.folder, sources.schema
     footers: list[pq.FileMetaData] = []
@@ -338,7 +362,7 @@ def _write_merged(sources: _Sources, path: str) -> AddAction:
         path=path,
         size=size,
         partition_values=dict(sources.group[0].partition),
-        modification_time=time.time_ns() // 1_000_000,
+        modification_time=round(now() * 1000),
         data_change=False,
         stats=json.dumps(statistics, ensure_ascii=False),
     )

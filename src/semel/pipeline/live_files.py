@@ -10,7 +10,7 @@ append does not conflict with such a commit.
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
@@ -116,6 +116,7 @@ def replace_files(
     *,
     operation: str,
     changes_rows: bool,
+    now: Callable[[], float] = time.time,
 ) -> int:
     """Remove files and add others, in one commit; returns its version, which is durable.
 
@@ -124,7 +125,7 @@ def replace_files(
     """
     leaving = {file.path for file in removed}
     new = {file.path for file in added}
-    at = time.time_ns() // 1_000_000
+    at = round(now() * 1000)
     actions: list[AddAction | RemoveAction] = [
         *added,
         *(

@@ -55,8 +55,6 @@ from semel.pipeline.table_retention import remove_expired
 from semel.store.roots import Root, RootError, open_root, without_secrets
 
 LOG: Final = "_delta_log"
-# A pass writes a checkpoint of the log after this many commits.
-CHECKPOINT_COMMITS: Final = 100
 # The interval for delta-rs, which writes checkpoints during a commit, and so delays the landing.
 # It is larger, so that usually only maintenance writes them.
 CHECKPOINT_INTERVAL: Final = 1_000
@@ -118,7 +116,7 @@ def run_pass(task: Task, emit: Emit, *, now: Callable[[], float] = time.time) ->
     with _step(problems):
         expire(task, table, emit)
     with _step(problems):
-        compact_due(task, table, emit, now())
+        compact_due(task, table, emit, now)
     with _step(problems, "the log of the table: "):
         with table_errors(task.table):
             table.update_incremental()
@@ -198,7 +196,7 @@ def expire(task: Task, table: DeltaTable, emit: Emit) -> None:
         )
 
 
-def compact_due(task: Task, table: DeltaTable, emit: Emit, now: float) -> None:
+def compact_due(task: Task, table: DeltaTable, emit: Emit, now: Callable[[], float]) -> None:
     """Merge files where it is worthwhile, with one commit per new file.
 
     Files that cannot be merged stay, and others are merged; afterwards the first problem is raised.
@@ -207,7 +205,7 @@ def compact_due(task: Task, table: DeltaTable, emit: Emit, now: float) -> None:
     policy = task.policy
     unmergeable: UnmergeableFiles | None = None
     groups = plan_due(
-        list_files(table), policy.target_file_size, small_files=policy.small_files, now=now
+        list_files(table), policy.target_file_size, small_files=policy.small_files, now=now()
     )
     problem = cluster_columns(table).problem if groups else ""
     if problem:
@@ -215,7 +213,7 @@ def compact_due(task: Task, table: DeltaTable, emit: Emit, now: float) -> None:
     for group in groups:
         began = time.monotonic()
         try:
-            done = compact(task.table, table, [group])
+            done = compact(task.table, table, [group], now=now)
         except Overtaken:
             emit({"action": "overtaken", "files": len(group)})
             continue
@@ -288,7 +286,7 @@ def write_checkpoint(task: Task, table: DeltaTable, root: Root, emit: Emit) -> N
     """Write a checkpoint, durably, if the last one is old."""
     names = [entry.name for entry in root.entries(LOG)]
     last = max(checkpoints_in(names), default=0)
-    if table.version() - last < CHECKPOINT_COMMITS:
+    if table.version() - last < task.policy.checkpoint_commits:
         return
     began = time.monotonic()
     with table_errors(task.table):

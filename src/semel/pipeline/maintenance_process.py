@@ -65,6 +65,8 @@ class Policy:
     cluster_by: tuple[str, ...] = ()
     # How long rows are kept after they were received, in seconds; None: forever.
     retention: float | None = None
+    # A pass writes a checkpoint of the log after this many commits.
+    checkpoint_commits: int = 100
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> "Policy":

@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
-from semel.pipeline import clustering, compaction
+from semel.pipeline import clustering
 from semel.pipeline.cluster_by import check_cluster_by, default_cluster_by
 from semel.pipeline.clustering import (
     CLUSTER_BY,
@@ -27,11 +28,12 @@ from semel.pipeline.clustering import (
     sort_keys,
     sorted_pieces,
 )
-from semel.pipeline.compaction import DamagedFile, compact, plan_all
+from semel.pipeline.compaction import Compacted, DamagedFile, MergeLimits, compact, plan_all
 from semel.pipeline.errors import OptionError, TableError
 from semel.pipeline.files import TableFolder, TableLayout, write_files
 from semel.pipeline.lake import optimize
 from semel.pipeline.live_files import list_files
+from semel.store.segments import group_bytes
 from tests.modes import repeats
 
 # Values of each type that a column can have: several, the same ones again, and none.
@@ -97,18 +99,21 @@ def parts_of(rows: pa.Table, chance: random.Random) -> Iterator[pa.Table]:
 @pytest.mark.parametrize(
     "keys", [*([name] for name in VALUES), ["text", "double", "long"]], ids=str
 )
-def test_rows_are_sorted_by_every_type_and_all_of_them_are_there(
-    keys: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_sorted_by_every_type_and_all_of_them_are_there(keys: list[str]) -> None:
     for seed in range(repeats(12, 5)):
         chance = random.Random(seed)
-        monkeypatch.setattr(clustering, "BLOCK_ROWS", chance.choice([1, 2, 3, 7, 50]))
-        monkeypatch.setattr(clustering, "MERGED_BLOCKS", chance.choice([1, 2, 5]))
+        block_rows, merged_blocks = chance.choice([1, 2, 3, 7, 50]), chance.choice([1, 2, 5])
         rows = rows_of(seed, chance.randrange(1, 300))
         limit, size = chance.choice([1, 5, 32, 1_000]), chance.choice([300, 5_000, 10**9])
         pieces = list(
             sorted_pieces(
-                parts_of(rows, chance), keys, piece_rows=limit, piece_bytes=size, folder=None
+                parts_of(rows, chance),
+                keys,
+                piece_rows=limit,
+                piece_bytes=size,
+                folder=None,
+                block_rows=block_rows,
+                merged_blocks=merged_blocks,
             )
         )
         assert all(piece.num_rows <= limit for piece in pieces)
@@ -124,13 +129,14 @@ def test_no_rows_make_no_piece() -> None:
     assert not list(sorted_pieces(iter(()), ["x"], piece_rows=1, piece_bytes=1, folder=None))
 
 
-def test_the_same_rows_make_the_same_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clustering, "BLOCK_ROWS", 16)
+def test_the_same_rows_make_the_same_pieces() -> None:
     rows = rows_of(1, 500)
 
     def pieces() -> list[str]:
         parts = parts_of(rows, random.Random(3))
-        made = sorted_pieces(parts, ["text"], piece_rows=40, piece_bytes=4_000, folder=None)
+        made = sorted_pieces(
+            parts, ["text"], piece_rows=40, piece_bytes=4_000, folder=None, block_rows=16
+        )
         return [repr(piece.to_pylist()) for piece in made]
 
     assert len(pieces()) > 500 // 40
@@ -141,8 +147,6 @@ def test_runs_that_do_not_overlap_are_merged_without_loading_all_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As if a table were clustered by a time."""
-    monkeypatch.setattr(clustering, "BLOCK_ROWS", 10)
-    monkeypatch.setattr(clustering, "MERGED_BLOCKS", 4)
     sorted_rows: list[int] = []
     really = clustering._order
 
@@ -152,7 +156,15 @@ def test_runs_that_do_not_overlap_are_merged_without_loading_all_of_them(
 
     monkeypatch.setattr(clustering, "_order", count)
     runs = [pa.table({"x": range(begin, begin + 500)}) for begin in range(0, 10_000, 500)]
-    pieces = sorted_pieces(iter(runs), ["x"], piece_rows=1_000, piece_bytes=10**9, folder=None)
+    pieces = sorted_pieces(
+        iter(runs),
+        ["x"],
+        piece_rows=1_000,
+        piece_bytes=10**9,
+        folder=None,
+        block_rows=10,
+        merged_blocks=4,
+    )
     assert pa.concat_tables(pieces).column("x").to_pylist() == list(range(10_000))
     # Each run once, the ends of blocks, and then twice as many blocks at a time as there are runs.
     assert max(sorted_rows[20:]) <= max(2 * 20 * 10 + 20 * 10, 1_000)
@@ -227,9 +239,9 @@ def set_property(place: Path, value: str) -> None:
     DeltaTable(place).alter.set_table_properties({CLUSTER_BY: value}, raise_if_not_exists=False)
 
 
-def merge_all(place: Path) -> compaction.Compacted:
+def merge_all(place: Path, **named: Any) -> Compacted:
     table = DeltaTable(place)
-    return compact(str(place), table, plan_all(list_files(table), 2**30))
+    return compact(str(place), table, plan_all(list_files(table), 2**30), **named)
 
 
 def rows_in(place: Path) -> pa.Table:
@@ -275,17 +287,14 @@ def test_a_table_that_was_never_clustered_gets_no_property() -> None:
 
 
 @pytest.mark.parametrize("is_large", [False, True], ids=["in memory", "in runs"])
-def test_a_merged_file_is_sorted_and_has_every_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_large: bool
-) -> None:
+def test_a_merged_file_is_sorted_and_has_every_row(tmp_path: Path, is_large: bool) -> None:
     place = tmp_path / "t"
     clustered(place, "text", "double")
     before = sorted(repr(row) for row in DeltaTable(place).to_pyarrow_table().to_pylist())
-    monkeypatch.setattr(compaction, "CLUSTER_ROWS", 30)
+    limits = MergeLimits(cluster_rows=30)
     if is_large:
-        monkeypatch.setattr(compaction, "GROUP_BYTES", 4_000)
-        monkeypatch.setattr(compaction, "READ_BYTES", 2_000)
-    done = merge_all(place)
+        limits = replace(limits, group_bytes=4_000, read_bytes=2_000)
+    done = merge_all(place, limits=limits)
     assert (done.files_removed, done.files_added, done.rows) == (4, 1, 200)
     rows = rows_in(place)
     assert expected_places(rows, ["text", "double"]) == list(range(200))
@@ -316,10 +325,7 @@ def test_rows_of_one_value_stay_as_they_were_received(tmp_path: Path) -> None:
     ]
 
 
-def test_a_reader_skips_row_groups_by_their_bounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compaction, "CLUSTER_ROWS", 100)
+def test_a_reader_skips_row_groups_by_their_bounds(tmp_path: Path) -> None:
     place = tmp_path / "t"
     for first in range(0, 5_000, 1_000):
         topics = [f"device/{seq * 7_919 % 500:03}" for seq in range(first, first + 1_000)]
@@ -327,7 +333,7 @@ def test_a_reader_skips_row_groups_by_their_bounds(
             place, pa.table({"topic": topics, "seq": range(first, first + 1_000)}), mode="append"
         )
     set_property(place, '["topic"]')
-    merge_all(place)
+    merge_all(place, limits=MergeLimits(cluster_rows=100))
     (one,) = list_files(DeltaTable(place))
     import pyarrow.dataset as ds
 
@@ -338,19 +344,7 @@ def test_a_reader_skips_row_groups_by_their_bounds(
     assert chosen.count_rows(filter=ds.field("topic") == "device/123") == 10
 
 
-def test_payloads_larger_than_a_row_group_are_merged_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compaction, "GROUP_BYTES", 50_000)
-    monkeypatch.setattr(compaction, "READ_BYTES", 20_000)
-    largest: list[int] = []
-    really = pq.ParquetWriter.write_table
-
-    def note(self: pq.ParquetWriter, rows: pa.Table, **named: Any) -> None:
-        largest.append(rows.nbytes)
-        really(self, rows, **named)
-
-    monkeypatch.setattr(pq.ParquetWriter, "write_table", note)
+def test_payloads_larger_than_a_row_group_are_merged_one_by_one(tmp_path: Path) -> None:
     place = tmp_path / "t"
     for number in range(4):
         payloads = [os.urandom(200_000 if at == 5 else 8_000) for at in range(10)]
@@ -358,12 +352,14 @@ def test_payloads_larger_than_a_row_group_are_merged_one_by_one(
         write_deltalake(place, pa.table({"a": names, "p": payloads}), mode="append")
     set_property(place, '["a"]')
     before = DeltaTable(place).to_pyarrow_table()
-    merge_all(place)
+    merge_all(place, limits=MergeLimits(group_bytes=50_000, read_bytes=20_000))
     rows = rows_in(place)
     assert rows.column("a").to_pylist() == sorted(before.column("a").to_pylist())
     assert sorted(rows.column("p").to_pylist()) == sorted(before.column("p").to_pylist())
-    assert len(largest) >= 12
-    assert sorted(largest)[-5] <= 50_000 < sorted(largest)[-4] < 201_000
+    (one,) = list_files(DeltaTable(place))
+    sizes = sorted(group_bytes(pq.read_metadata(place / one.path)))
+    assert len(sizes) >= 12
+    assert sizes[-5] <= 50_000 < sizes[-4] < 201_000
 
 
 def test_files_of_other_columns_and_types_are_sorted_together(tmp_path: Path) -> None:
@@ -462,25 +458,24 @@ def test_no_flipped_bit_is_sorted_into_a_merged_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["other values", "other order"])
 def test_a_sorted_file_that_reads_otherwise_than_it_was_written_is_not_committed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+    tmp_path: Path, how: str
 ) -> None:
     place = tmp_path / "t"
     clustered(place, "text")
-    really = TableFolder.fsync
 
-    def damage(self: TableFolder, path: str) -> int:
-        rows = pq.read_table(place / path)
-        if how == "other values":
-            rows = rows.set_column(1, "long", pc.bit_wise_xor(rows["long"], 1))
-        else:
-            rows = rows.take(list(range(rows.num_rows))[::-1])
-        pq.write_table(rows, place / path)
-        return really(self, path)
+    class DamagingFolder(TableFolder):
+        def fsync(self, path: str) -> int:
+            rows = pq.read_table(place / path)
+            if how == "other values":
+                rows = rows.set_column(1, "long", pc.bit_wise_xor(rows["long"], 1))
+            else:
+                rows = rows.take(list(range(rows.num_rows))[::-1])
+            pq.write_table(rows, place / path)
+            return super().fsync(path)
 
-    monkeypatch.setattr(TableFolder, "fsync", damage)
     before = set(place.rglob("*.parquet"))
     version = DeltaTable(place).version()
     with pytest.raises(TableError, match=r"just written, differs from .*nothing was committed"):
-        merge_all(place)
+        merge_all(place, folder=DamagingFolder(str(place)))
     assert DeltaTable(place).version() == version
     assert set(place.rglob("*.parquet")) == before

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,19 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
 
-from semel.pipeline import compaction
 from semel.pipeline.app_transactions import position_id
-from semel.pipeline.compaction import DamagedFile, compact, plan_all, plan_due
+from semel.pipeline.compaction import (
+    Compacted,
+    DamagedFile,
+    MergeLimits,
+    compact,
+    plan_all,
+    plan_due,
+)
 from semel.pipeline.delta_log import log_entry
 from semel.pipeline.errors import TableError
 from semel.pipeline.files import TableFolder, TableLayout, write_files
-from semel.pipeline.live_files import LiveFile, Overtaken, list_files, replace_files
+from semel.pipeline.live_files import LiveFile, Overtaken, list_files
 
 KIB = 1024
 NOW = 1_000_000.0
@@ -52,9 +57,9 @@ def rows_of(place: Path) -> list[int]:
     return sorted(found)
 
 
-def merge_all(place: Path, table: DeltaTable | None = None) -> compaction.Compacted:
+def merge_all(place: Path, table: DeltaTable | None = None, **named: Any) -> Compacted:
     opened = DeltaTable(place) if table is None else table
-    return compact(str(place), opened, plan_all(list_files(opened), 2**30))
+    return compact(str(place), opened, plan_all(list_files(opened), 2**30), **named)
 
 
 @pytest.fixture
@@ -191,9 +196,7 @@ def added(place: Path, version: int) -> list[dict[str, Any]]:
     return [json.loads(json.loads(line)["add"]["stats"]) for line in lines if '"add"' in line]
 
 
-def test_large_rows_are_merged_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "GROUP_BYTES", 50_000)
-    monkeypatch.setattr(compaction, "READ_BYTES", 20_000)
+def test_large_rows_are_merged_in_pieces(tmp_path: Path) -> None:
     place = tmp_path / "t"
     for number in range(3):
         payloads = [os.urandom(10_000) for _ in range(10)]
@@ -203,7 +206,7 @@ def test_large_rows_are_merged_in_pieces(tmp_path: Path, monkeypatch: pytest.Mon
             mode="append",
         )
     before = DeltaTable(place).to_pyarrow_table().sort_by("a")
-    merge_all(place)
+    merge_all(place, limits=MergeLimits(group_bytes=50_000, read_bytes=20_000))
     (one,) = list_files(DeltaTable(place))
     assert pq.read_metadata(place / one.path).num_row_groups > 3
     assert DeltaTable(place).to_pyarrow_table().sort_by("a").equals(before)
@@ -318,56 +321,38 @@ def test_no_flipped_bit_is_copied_into_a_merged_file(tmp_path: Path) -> None:
 
 
 def test_a_new_file_that_reads_otherwise_than_it_was_written_is_not_committed(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path,
 ) -> None:
-    really = TableFolder.fsync
-
-    def damage(self: TableFolder, path: str) -> int:
+    class DamagingFolder(TableFolder):
         """What bad memory does: the rows are others, and the checksums are right."""
-        rows = pq.read_table(place / path)
-        pq.write_table(rows.set_column(0, "a", pc.add(rows["a"], 1)), place / path)
-        return really(self, path)
 
-    monkeypatch.setattr(TableFolder, "fsync", damage)
+        def fsync(self, path: str) -> int:
+            rows = pq.read_table(place / path)
+            pq.write_table(rows.set_column(0, "a", pc.add(rows["a"], 1)), place / path)
+            return super().fsync(path)
+
     before = set(place.rglob("*.parquet"))
     with pytest.raises(TableError, match=r"just written, differs from .*nothing was committed"):
-        merge_all(place)
+        merge_all(place, folder=DamagingFolder(str(place)))
     assert DeltaTable(place).version() == 3
     assert set(place.rglob("*.parquet")) == before
     assert rows_of(place) == ROWS
 
 
 # --- beside others --------------------------------------------------------------------------------
+# A compaction reads its table again only before its commit: what others have committed since it was
+# loaded comes in between.
 
 
-def during(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
-    """Let something happen once, after files were rewritten and before the commit."""
-    really = replace_files
-    todo = [act]
-
-    def commit(*arguments: Any, **named: Any) -> int:
-        if todo:
-            todo.pop()()
-        return really(*arguments, **named)
-
-    monkeypatch.setattr(compaction, "replace_files", commit)
-
-
-def test_appends_and_compactions_do_not_stand_in_each_others_way(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded: list[DeltaTable] = []
-
-    def land() -> None:
-        append(place, 4)
-        loaded.append(DeltaTable(place))
-
-    during(monkeypatch, land)
-    assert merge_all(place).version == 5
+def test_appends_and_compactions_do_not_stand_in_each_others_way(place: Path) -> None:
+    table = DeltaTable(place)
+    append(place, 4)
+    loaded = DeltaTable(place)
+    assert merge_all(place, table).version == 5
     assert rows_of(place) == sorted([*ROWS, 4, 1004])
     # A landing that read the table before the compaction commits after it, at its first attempt.
     write_deltalake(
-        loaded[0],
+        loaded,
         pa.table({"a": [7], "day": ["x"]}),
         mode="append",
         commit_properties=CommitProperties(
@@ -379,67 +364,56 @@ def test_appends_and_compactions_do_not_stand_in_each_others_way(
 
 
 def test_of_two_compactions_of_the_same_files_one_loses_and_no_row_is_doubled(
-    place: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path,
 ) -> None:
-    during(monkeypatch, lambda: void(merge_all(place)))
+    table = DeltaTable(place)
+    merge_all(place)
     with pytest.raises(Overtaken):
-        merge_all(place)
+        merge_all(place, table)
     assert rows_of(place) == ROWS
     assert DeltaTable(place).version() == 4
 
 
-def test_a_compaction_of_delta_rs_that_comes_first_wins(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    during(monkeypatch, lambda: void(DeltaTable(place).optimize.compact()))
+def test_a_compaction_of_delta_rs_that_comes_first_wins(place: Path) -> None:
+    table = DeltaTable(place)
+    DeltaTable(place).optimize.compact()
     with pytest.raises(Overtaken):
-        merge_all(place)
+        merge_all(place, table)
     assert rows_of(place) == ROWS
 
 
 @pytest.mark.parametrize("how", ["delete", "restore", "overwrite"])
-def test_rows_that_others_take_away_meanwhile_do_not_come_back(
-    place: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    def act() -> None:
-        table = DeltaTable(place)
-        if how == "delete":
-            table.delete("a = 0")
-        elif how == "restore":
-            table.restore(1)
-        else:
-            write_deltalake(place, pa.table({"a": [5], "day": ["x"]}), mode="overwrite")
-
-    during(monkeypatch, act)
+def test_rows_that_others_take_away_meanwhile_do_not_come_back(place: Path, how: str) -> None:
+    table = DeltaTable(place)
+    if how == "delete":
+        DeltaTable(place).delete("a = 0")
+    elif how == "restore":
+        DeltaTable(place).restore(1)
+    else:
+        write_deltalake(place, pa.table({"a": [5], "day": ["x"]}), mode="overwrite")
     with pytest.raises(Overtaken):
-        merge_all(place)
+        merge_all(place, table)
     left = {"delete": [1, 2, 3, 1000, 1001, 1002, 1003], "restore": [0, 1, 1000, 1001]}
     assert rows_of(place) == left.get(how, [5])
 
 
-def test_a_commit_that_was_made_though_it_failed_is_found(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    really = DeltaTable.create_write_transaction
+def test_a_commit_that_was_made_though_it_failed_is_found(place: Path) -> None:
+    class LosingTable(DeltaTable):
+        def create_write_transaction(self, *arguments: Any, **named: Any) -> None:
+            super().create_write_transaction(*arguments, **named)
+            raise DeltaError("connection reset")
 
-    def lose_answer(self: DeltaTable, *arguments: object, **named: object) -> None:
-        really(self, *arguments, **named)  # type: ignore[arg-type]
-        raise DeltaError("connection reset")
-
-    monkeypatch.setattr(DeltaTable, "create_write_transaction", lose_answer)
-    assert merge_all(place).version == 4
+    assert merge_all(place, LosingTable(place)).version == 4
     assert rows_of(place) == ROWS
 
 
-def test_a_table_that_cannot_be_written_is_told(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(self: DeltaTable, *arguments: object, **named: object) -> None:
-        raise DeltaError("no right to write")
+def test_a_table_that_cannot_be_written_is_told(place: Path) -> None:
+    class RefusingTable(DeltaTable):
+        def create_write_transaction(self, *arguments: Any, **named: Any) -> None:
+            raise DeltaError("no right to write")
 
-    monkeypatch.setattr(DeltaTable, "create_write_transaction", refuse)
     with pytest.raises(TableError, match="no right to write"):
-        merge_all(place)
+        merge_all(place, RefusingTable(place))
 
 
 def test_new_files_are_on_disk_before_the_commit(
@@ -447,25 +421,20 @@ def test_new_files_are_on_disk_before_the_commit(
 ) -> None:
     synced: list[str] = []
     really = os.fsync
-    commit = DeltaTable.create_write_transaction
 
     def fsync(descriptor: int) -> None:
         synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
         really(descriptor)
 
-    def note(self: DeltaTable, *arguments: object, **named: object) -> None:
-        synced.append("commit")
-        commit(self, *arguments, **named)  # type: ignore[arg-type]
+    class NotedTable(DeltaTable):
+        def create_write_transaction(self, *arguments: Any, **named: Any) -> None:
+            synced.append("commit")
+            super().create_write_transaction(*arguments, **named)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(DeltaTable, "create_write_transaction", note)
-    merge_all(place)
+    merge_all(place, NotedTable(place))
     (new,) = list_files(DeltaTable(place))
     at = synced.index("commit")
     assert str(place / new.path) in synced[:at]
     assert str((place / new.path).parent) in synced[:at]
     assert str(place / "_delta_log" / log_entry(4)) in synced[at:]
-
-
-def void(_: object) -> None:
-    """What was done is not needed."""

@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -12,16 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from tests.pipeline.test_maintenance import POLICY, actions, land_many, seqs
 
-from semel.pipeline import table_retention
 from semel.pipeline.app_transactions import position_id
 from semel.pipeline.compaction import compact, plan_all
 from semel.pipeline.delta_log import DeltaLog, log_entry
 from semel.pipeline.errors import TableError
 from semel.pipeline.lake import history, tables
 from semel.pipeline.landing_clock import LandingClock
-from semel.pipeline.live_files import Overtaken, list_files, replace_files
-from semel.pipeline.maintenance import Task, run_pass
+from semel.pipeline.live_files import Overtaken, list_files
+from semel.pipeline.maintenance import Task, expire, run_pass
 from semel.pipeline.maintenance_process import Policy, Schedule, describe
 from semel.pipeline.table import Table
 from semel.pipeline.table_retention import (
@@ -33,7 +32,6 @@ from semel.pipeline.table_retention import (
 from semel.store.retention_clock import FILE_NAME
 from semel.store.roots import open_root
 from tests.pipeline.landing_rows import land_seqs
-from tests.pipeline.spark.test_maintenance import POLICY, actions, land_many, seqs
 
 DAY = 86_400.0
 HOUR = 3_600.0
@@ -246,52 +244,40 @@ def test_removed_files_are_deleted_by_a_vacuum_later(address: str) -> None:
     assert seqs(address) == list(range(21, 61))
 
 
-def during(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Let something happen once, right before the commit."""
-    todo = [act]
-
-    def commit(*arguments: Any, **named: Any) -> int:
-        if todo:
-            todo.pop()()
-        return replace_files(*arguments, **named)
-
-    monkeypatch.setattr(table_retention, "replace_files", commit)
+# A table is read again only before the commit: what others have committed since it was loaded comes
+# in between.
 
 
-def test_an_append_meanwhile_is_kept(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_append_meanwhile_is_kept(address: str) -> None:
     three_days(address)
-    during(monkeypatch, lambda: land_seqs(address, 61, 65, day=2))
-    (event,) = keep(address, NINETY, at(91))
-    assert event["rows"] == 20
+    table = DeltaTable(address)
+    land_seqs(address, 61, 65, day=2)
+    done = remove_expired(address, table, NINETY, now=at(91))
+    assert done is not None
+    assert done.rows == 20
     assert seqs(address) == list(range(21, 66))
     assert Table(address).positions("plant", ["n1"]) == {"n1": 65}
 
 
-def test_of_a_compaction_meanwhile_the_next_pass_removes_the_result(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_compaction_meanwhile_the_next_pass_removes_the_result(address: str) -> None:
     three_days(address)
-
-    def merge() -> None:
-        table = DeltaTable(address)
-        compact(address, table, plan_all(list_files(table), 2**30))
-
-    with monkeypatch.context() as patched:
-        during(patched, merge)
-        assert keep(address, NINETY, at(91)) == []
+    table = DeltaTable(address)
+    compact(address, DeltaTable(address), plan_all(list_files(table), 2**30))
+    events: list[dict[str, Any]] = []
+    expire(Task(address, replace(POLICY, retention=NINETY), False, at(91)), table, events.append)
+    assert events == []
     assert seqs(address) == list(range(1, 61))
     (event,) = keep(address, NINETY, at(91))
     assert (event["files"], event["rows"]) == (1, 20)
     assert seqs(address) == list(range(21, 61))
 
 
-def test_of_two_who_remove_the_same_files_one_does_nothing(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_who_remove_the_same_files_one_does_nothing(address: str) -> None:
     three_days(address)
-    during(monkeypatch, lambda: remove_expired(address, DeltaTable(address), NINETY, now=at(91)))
+    table = DeltaTable(address)
+    remove_expired(address, DeltaTable(address), NINETY, now=at(91))
     with pytest.raises(Overtaken):
-        remove_expired(address, DeltaTable(address), NINETY, now=at(91))
+        remove_expired(address, table, NINETY, now=at(91))
     assert seqs(address) == list(range(21, 61))
 
 
@@ -324,21 +310,19 @@ def test_a_table_whose_rows_are_not_all_in_its_files_is_left_alone(address: str)
     assert remove_expired(address, DeltaTable(address), NINETY, now=at(1)) is None
 
 
-def test_a_pass_that_is_killed_right_after_the_commit_is_no_loss(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pass_that_is_killed_right_after_the_commit_is_no_loss(address: str) -> None:
     three_days(address)
 
     class Killed(BaseException):
         pass
 
-    def kill(address: str, version: int) -> None:
-        raise Killed
+    class KilledTable(DeltaTable):
+        def create_write_transaction(self, *arguments: Any, **named: Any) -> None:
+            super().create_write_transaction(*arguments, **named)
+            raise Killed
 
-    with monkeypatch.context() as patched:
-        patched.setattr("semel.pipeline.live_files.fsync_commit", kill)
-        with pytest.raises(Killed):
-            keep(address, NINETY, at(91))
+    with pytest.raises(Killed):
+        remove_expired(address, KilledTable(address), NINETY, now=at(91))
     assert keep(address, NINETY, at(91)) == []
     land_seqs(address, 61, 65, day=2)
     assert seqs(address) == list(range(21, 66))

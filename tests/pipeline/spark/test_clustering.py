@@ -22,14 +22,15 @@ from deltalake import DeltaTable
 from semel.pipeline import clustering, compaction
 from semel.pipeline.live_files import list_files
 
-compaction.GROUP_BYTES, compaction.READ_BYTES = 4_000, 2_000
 really = clustering._merged_pieces
 def end(*arguments):
     for piece in really(*arguments):
         os._exit(9)
 clustering._merged_pieces = end
 table = DeltaTable(sys.argv[1])
-compaction.compact(sys.argv[1], table, compaction.plan_all(list_files(table), 2**30))
+limits = compaction.MergeLimits(group_bytes=4_000, read_bytes=2_000)
+groups = compaction.plan_all(list_files(table), 2**30)
+compaction.compact(sys.argv[1], table, groups, limits=limits)
 """
     files = set(place.rglob("*.parquet"))
     before = DeltaTable(place).version()

@@ -11,7 +11,6 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -20,18 +19,19 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from semel.pipeline import live_files, maintenance
+from semel.pipeline import maintenance
 from semel.pipeline.app_transactions import stream_id
 from semel.pipeline.delta_log import log_entry
 from semel.pipeline.errors import PipelineError, TableError
 from semel.pipeline.landing import Landing
 from semel.pipeline.landing_plan import make_plan
 from semel.pipeline.landing_target import check_table
-from semel.pipeline.live_files import Overtaken, list_files
+from semel.pipeline.live_files import list_files
 from semel.pipeline.maintenance import (
     PassFailed,
     Task,
     checkpoints_in,
+    compact_due,
     drop_torn_checkpoint,
     run_pass,
 )
@@ -163,12 +163,8 @@ def test_a_damaged_file_stays_as_it_is_and_all_else_is_maintained(address: str) 
     assert seqs(address) == list(range(1, 121))
 
 
-def fail_to_compact(*_: object) -> None:
-    raise TableError("the table cannot be compacted: no space")
-
-
 def test_a_pass_that_cannot_compact_still_maintains_the_log_and_vacuums(
-    address: str, landed: Path, monkeypatch: pytest.MonkeyPatch
+    address: str, landed: Path
 ) -> None:
     copy_landed(landed, address)
     DeltaTable(address).create_checkpoint()
@@ -176,11 +172,12 @@ def test_a_pass_that_cannot_compact_still_maintains_the_log_and_vacuums(
     orphan.write_bytes(b"of an attempt that was killed")
     ago = time.time() - 2 * HOUR
     os.utime(orphan, (ago, ago))
-    monkeypatch.setattr(maintenance, "CHECKPOINT_COMMITS", 1)
-    monkeypatch.setattr(maintenance, "compact", fail_to_compact)
+    (Path(address) / list_files(DeltaTable(address))[0].disk_path).write_bytes(b"damaged")
+    # All files would be merged into one.
+    policy = replace(POLICY, target_file_size=2**30, checkpoint_commits=1)
     events: list[dict[str, Any]] = []
-    with pytest.raises(PassFailed, match=r"^the table cannot be compacted: no space$") as failure:
-        run_pass(Task(address, POLICY, True), events.append)
+    with pytest.raises(PassFailed, match=r"cannot be read .* it was not compacted") as failure:
+        run_pass(Task(address, policy, True), events.append)
     assert actions(events) == ["checkpointed", "cleaned log", "vacuumed"]
     assert failure.value.vacuumed
     assert not orphan.exists()
@@ -214,21 +211,10 @@ def test_each_step_of_a_pass_is_made_whichever_other_fails(
     assert str(failure.value).endswith("a fault" if type(problem) is TableError else "device")
 
 
-def test_problems_of_several_steps_are_told_in_one_line_and_each_once(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    land_many(address, 1, 12)
-
-    def fail(*_: object) -> None:
-        raise TableError("the disk is full")
-
-    monkeypatch.setattr(maintenance, "compact", fail_to_compact)
-    monkeypatch.setattr(maintenance, "write_checkpoint", fail)
-    monkeypatch.setattr(maintenance, "vacuum", fail)
-    with pytest.raises(PassFailed) as failure:
-        run_pass(Task(address, POLICY, True), print)
-    assert str(failure.value) == "the table cannot be compacted: no space; the disk is full"
-    assert not failure.value.vacuumed
+def test_problems_of_several_steps_are_told_in_one_line_and_each_once() -> None:
+    problems = ["the table cannot be compacted", "the disk is full", "the disk is full"]
+    failure = PassFailed(problems, vacuumed=False)
+    assert str(failure) == "the table cannot be compacted; the disk is full"
 
 
 def test_a_file_that_cannot_be_merged_does_not_keep_other_days_from_it(address: str) -> None:
@@ -251,11 +237,8 @@ def test_a_file_that_cannot_be_merged_does_not_keep_other_days_from_it(address: 
     assert seqs(address) == list(range(1, 121))
 
 
-def test_positions_and_rows_outlive_checkpoints_and_log_cleanup(
-    address: str, landed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(maintenance, "CHECKPOINT_COMMITS", 20)
-    policy = replace(POLICY, log_entries=20)
+def test_positions_and_rows_outlive_checkpoints_and_log_cleanup(address: str, landed: Path) -> None:
+    policy = replace(POLICY, log_entries=20, checkpoint_commits=20)
     copy_landed(landed, address)
     assert actions(make_pass(address, policy=policy))[-2:] == ["checkpointed", "cleaned log"]
     land_many(address, 1 + 5 * LANDED, 25)
@@ -393,12 +376,7 @@ def test_vacuum_deletes_replaced_files_and_orphans_when_they_are_old_enough(
     land_many(address, 1, 12)
     old = data_files(address)
     ago = time.time() - 2 * HOUR
-    past = SimpleNamespace(
-        time_ns=lambda: round(ago * 1e9), sleep=time.sleep, monotonic=time.monotonic
-    )
-    with monkeypatch.context() as patched:
-        patched.setattr(live_files, "time", past)
-        make_pass(address)
+    make_pass(address, now=ago)
     orphans = {"date=2026-03-01/part-orphan.parquet", "date=2026-03-01/part-young.parquet"}
     for name in orphans:
         (Path(address) / name).write_bytes(b"of an attempt that was killed")
@@ -488,17 +466,14 @@ def test_a_landing_that_commits_while_properties_are_set_goes_on(
     assert DeltaTable(address).version() == version
 
 
-def test_work_that_another_program_overtakes_is_told_and_done_next_time(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_work_that_another_program_overtakes_is_told_and_done_next_time(address: str) -> None:
     land_many(address, 1, 12)
-
-    def lose(*_: object) -> None:
-        raise Overtaken
-
-    with monkeypatch.context() as patched:
-        patched.setattr(maintenance, "compact", lose)
-        (event,) = make_pass(address)
+    table = DeltaTable(address)
+    # One of the files is rewritten, and the others are not.
+    DeltaTable(address).delete("seq = 1")
+    events: list[dict[str, Any]] = []
+    compact_due(Task(address, POLICY, False), table, events.append, time.time)
+    (event,) = events
     assert describe(event) == "did not compact 12 files: another program has rewritten them"
     assert actions(make_pass(address)) == ["compacted"]
 
@@ -507,12 +482,9 @@ def test_work_that_another_program_overtakes_is_told_and_done_next_time(
 
 
 @pytest.mark.long
-def test_of_many_small_batches_few_files_and_few_log_entries_are_left(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_many_small_batches_few_files_and_few_log_entries_are_left(address: str) -> None:
     """An untended day, with numbers that fit into a test."""
-    monkeypatch.setattr(maintenance, "CHECKPOINT_COMMITS", 20)
-    policy = replace(POLICY, log_entries=20)
+    policy = replace(POLICY, log_entries=20, checkpoint_commits=20)
     commits = repeats(400, 160)
     table = Table(address)
     most_files = most_entries = 0
@@ -645,14 +617,14 @@ elif step == "synced":
 elif step == "committed":
     end_after(DeltaTable, "create_write_transaction")
 elif step == "checkpointed":
-    maintenance.CHECKPOINT_COMMITS = 1
     end_after(DeltaTable, "create_checkpoint")
 else:
     end_after(LocalRoot, "delete")
 policy = maintenance.Policy.from_json(json.loads(sys.argv[2]))
 maintenance.run_pass(maintenance.Task(sys.argv[1], policy, True), print)
 """
-    told = json.dumps(POLICY.__dict__)
+    policy = replace(POLICY, checkpoint_commits=1) if step == "checkpointed" else POLICY
+    told = json.dumps(policy.__dict__)
     done = subprocess.run(
         [sys.executable, "-c", code, address, told],
         env={**os.environ, "PYTHONPATH": str(Path(maintenance.__file__).parents[2])},

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from deltalake import DeltaTable
 
-from semel.pipeline import maintenance
 from semel.pipeline.lake_address import split_address
 from semel.pipeline.live_files import list_files
 from semel.pipeline.maintenance_process import Maintenance
@@ -32,12 +31,9 @@ def seqs(address: str) -> list[int]:
     return sorted(table["seq"].to_pylist())
 
 
-def test_a_table_on_an_object_store_is_compacted_and_its_log_cleaned(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(maintenance, "CHECKPOINT_COMMITS", 10)
+def test_a_table_on_an_object_store_is_compacted_and_its_log_cleaned(store: Store) -> None:
     address = store.address("bucket/kept/messages")
-    policy = replace(POLICY, log_entries=5)
+    policy = replace(POLICY, log_entries=5, checkpoint_commits=10)
     table = Table(address)
     found = []
     for number in range(BATCHES):
