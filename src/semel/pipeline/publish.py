@@ -99,6 +99,7 @@ def write_rows_of_task(options: PublishOptions, batches: "Iterator[pa.RecordBatc
         options.task_folder,
         default_qos=options.qos,
         keeps_invalid=options.failures is not None,
+        limits=options.chunks,
     )
 
 

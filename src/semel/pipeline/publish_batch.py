@@ -270,7 +270,9 @@ class BatchPublisher:
                 )
         path = self._folder / f"{os.urandom(12).hex()}.arrow"
         try:
-            checksum = await asyncio.to_thread(write_chunks, batches_of(messages), path)
+            checksum = await asyncio.to_thread(
+                write_chunks, batches_of(messages), path, self._options.chunks
+            )
         except BaseException:
             with suppress(OSError):
                 path.unlink()

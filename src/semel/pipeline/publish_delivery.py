@@ -48,8 +48,6 @@ from semel.store.store import FULL
 
 LOG: Final = logging.getLogger("semel.pipeline")
 
-# Seconds between two lines about the progress of a long batch.
-PROGRESS_SECONDS: Final = 10.0
 # Seconds between two checks whether the batch makes progress, and whether Spark still runs.
 CHECK_SECONDS: Final = 1.0
 BACKOFF: Final = Backoff(first=0.25, most=5.0)
@@ -344,7 +342,7 @@ class OutboxDelivery:
         if self._rate is not None and self._link.is_connected and not session.in_flight:
             if self._is_committed():
                 self._progress_at = now
-        if now - self._logged_at >= PROGRESS_SECONDS:
+        if now - self._logged_at >= self._options.progress_seconds:
             self._logged_at = now
             LOG.info(
                 "%s: acknowledged %d messages in %.0f s, %d are in the outbox",

@@ -104,6 +104,17 @@ _ELSEWHERE: Final = {
 
 
 @dataclass(frozen=True)
+class ChunkLimits:
+    """The size of a chunk: the rows that are put into the outbox in one transaction."""
+
+    rows: int = 4_000
+    bytes: int = 4 * 1024 * 1024
+
+
+CHUNKS: Final = ChunkLimits()
+
+
+@dataclass(frozen=True)
 class PublishOptions:
     """Checked options of a writer. It is sent to tasks and to the process of the commit."""
 
@@ -123,6 +134,9 @@ class PublishOptions:
     checkpoint: Path | None
     # Whether the state remembers that a batch was sent.
     is_named: bool = True
+    chunks: ChunkLimits = CHUNKS
+    # Seconds between two lines about the progress of a long batch.
+    progress_seconds: float = 10.0
 
     @property
     def settings(self) -> IngestSettings:

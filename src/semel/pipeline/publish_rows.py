@@ -3,10 +3,10 @@
     task      Arrow batches ─▶ checked rows ─▶ in the commit message, or in a file if there are more
     driver    all of them, in the order of the tasks ─▶ one file of chunks ─▶ the outbox
 
-A chunk is a record batch of at most CHUNK_ROWS rows and about CHUNK_BYTES bytes (or one row, if it
-is larger), and is put into the outbox in one transaction. So neither a task nor the driver has more
-than a few chunks in memory, whatever the size of the batch. Column `row` counts the rows of the
-batch from 0; column `problem` says why a row can never be sent.
+A chunk is a record batch within the ChunkLimits (or one row, if it is larger), and is put into the
+outbox in one transaction. So neither a task nor the driver has more than a few chunks in memory,
+whatever the size of the batch. Column `row` counts the rows of the batch from 0; column `problem`
+says why a row can never be sent.
 
 Arrow's files have no checksums. So the writer of a file remembers that of all its bytes, and no row
 is used before the reader has compared it.
@@ -41,10 +41,9 @@ from semel.mqtt.properties import (
 )
 from semel.mqtt.violation import Violation
 from semel.pipeline.errors import PipelineError
+from semel.pipeline.publish_options import CHUNKS, ChunkLimits
 from semel.store.private_files import new_private, sync
 
-CHUNK_ROWS: Final = 4_000
-CHUNK_BYTES: Final = 4 * 1024 * 1024
 # Rows of a task up to this size are in its commit message, and others in a file.
 INLINE_BYTES: Final = 256 * 1024
 # Bytes to read at a time when verifying a file: still in the processor's cache for the checksum.
@@ -112,7 +111,7 @@ def message_of(row: Row, now: float) -> Message:
     )
 
 
-def problem_of_row(row: Row) -> str | None:
+def problem_of_row(row: Row, maximum_packet_size: int = LARGEST_PACKET) -> str | None:
     """Why a row can never be sent, to any broker; None if it can."""
     for name in ("topic", "payload"):
         if row[name] is None:
@@ -127,8 +126,8 @@ def problem_of_row(row: Row) -> str | None:
     except Violation as violation:
         return str(violation)
     # [2.1.4]
-    if not publish_fits(packet, MQTT5, LARGEST_PACKET):
-        return f"its packet exceeds the {LARGEST_PACKET:,} bytes that MQTT allows"
+    if not publish_fits(packet, MQTT5, maximum_packet_size):
+        return f"its packet exceeds the {maximum_packet_size:,} bytes that MQTT allows"
     return None
 
 
@@ -136,7 +135,12 @@ def problem_of_row(row: Row) -> str | None:
 
 
 def write_task_rows(
-    batches: Iterable[pa.RecordBatch], folder: Path, *, default_qos: int, keeps_invalid: bool
+    batches: Iterable[pa.RecordBatch],
+    folder: Path,
+    *,
+    default_qos: int,
+    keeps_invalid: bool,
+    limits: ChunkLimits = CHUNKS,
 ) -> TaskRows:
     """Check the rows of a task, and keep them for the driver.
 
@@ -146,7 +150,7 @@ def write_task_rows(
     rows = TaskRowWriter(folder)
     try:
         for batch in batches:
-            for chunk in chunks_of(batch):
+            for chunk in chunks_of(batch, limits):
                 first = rows.count
                 checked = check_rows(chunk, default_qos)
                 if not keeps_invalid:
@@ -163,18 +167,18 @@ def write_task_rows(
         raise
 
 
-def chunks_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Parts of a batch of at most CHUNK_ROWS rows, and CHUNK_BYTES unless a row is larger."""
+def chunks_of(batch: pa.RecordBatch, limits: ChunkLimits) -> Iterator[pa.RecordBatch]:
+    """Parts of a batch within the limits, or of one row that is larger."""
     if batch.num_rows == 0:
         return
     if batch.num_rows > 1 and (
-        batch.num_rows > CHUNK_ROWS or batch.get_total_buffer_size() > CHUNK_BYTES
+        batch.num_rows > limits.rows or batch.get_total_buffer_size() > limits.bytes
     ):
         size = batch.nbytes
-        if batch.num_rows > CHUNK_ROWS or size > CHUNK_BYTES:
+        if batch.num_rows > limits.rows or size > limits.bytes:
             half = batch.num_rows // 2
-            yield from chunks_of(batch.slice(0, half))
-            yield from chunks_of(batch.slice(half))
+            yield from chunks_of(batch.slice(0, half), limits)
+            yield from chunks_of(batch.slice(half), limits)
             return
     yield batch
 
@@ -368,7 +372,9 @@ def check_file(path: Path, checksum: int) -> None:
         raise OSError("it is damaged: it has another checksum than what was written")
 
 
-def write_chunks(batches: Iterable[pa.RecordBatch], path: Path) -> int:
+def write_chunks(
+    batches: Iterable[pa.RecordBatch], path: Path, limits: ChunkLimits = CHUNKS
+) -> int:
     """Write the chunks of a batch to a new file, and sync it. Returns the CRC-32 of the file.
 
     Raises OSError.
@@ -397,7 +403,7 @@ def write_chunks(batches: Iterable[pa.RecordBatch], path: Path) -> int:
             for batch in batches:
                 rows = sum(each.num_rows for each in pending) + batch.num_rows
                 size = sum(each.nbytes for each in pending) + batch.nbytes
-                if pending and (rows > CHUNK_ROWS or size > CHUNK_BYTES):
+                if pending and (rows > limits.rows or size > limits.bytes):
                     write()
                 pending.append(batch)
             if pending:

@@ -1,6 +1,5 @@
 """`write.format("mqtt")` without Spark: options, columns, rows, and what a commit does."""
 
-import errno
 import json
 import logging
 import os
@@ -10,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -31,11 +31,11 @@ from pyspark.sql.types import (
 
 from semel.client.outbox import open_outbox
 from semel.lab.testing import TestBroker
-from semel.pipeline import publish_batch, publish_delivery, publish_rows
+from semel.pipeline import publish_batch, publish_rows
 from semel.pipeline.errors import OptionError, PipelineError
 from semel.pipeline.publish import PublishBatchWriter, PublishStreamWriter
 from semel.pipeline.publish_delivery import SendRate
-from semel.pipeline.publish_options import PublishOptions, parse_publish_options
+from semel.pipeline.publish_options import ChunkLimits, PublishOptions, parse_publish_options
 from semel.pipeline.publish_rows import TaskRows, batches_of, write_task_rows
 from semel.pipeline.source import MqttSource
 from semel.store.database import Database
@@ -64,6 +64,7 @@ def task_rows(options: PublishOptions, **columns: list[Any]) -> TaskRows:
             options.task_folder,
             default_qos=options.qos,
             keeps_invalid=options.failures is not None,
+            limits=options.chunks,
         )
     )
     return made
@@ -286,11 +287,12 @@ def _schema_of_rows(row: dict[str, Any]) -> pa.Schema:
     return pa.schema([(name, publish_rows.TASK_SCHEMA.field(name).type) for name in row])
 
 
-def test_the_largest_packet_is_a_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(publish_rows, "LARGEST_PACKET", 100)
-    rows = pa.RecordBatch.from_pydict({"topic": ["t"], "payload": [b"x" * 200]})
-    with pytest.raises(PipelineError, match="exceeds the 100 bytes that MQTT allows"):
-        write_task_rows([rows], tmp_path, default_qos=2, keeps_invalid=False)
+def test_the_largest_packet_is_a_limit() -> None:
+    row: dict[str, Any] = dict.fromkeys(publish_rows.TASK_SCHEMA.names)
+    row.update(topic="t", payload=b"x" * 200, qos=2, retain=False)
+    assert publish_rows.problem_of_row(row) is None
+    problem = "its packet exceeds the 100 bytes that MQTT allows"
+    assert publish_rows.problem_of_row(row, 100) == problem
 
 
 def test_the_rows_of_a_large_task_are_in_a_file(tmp_path: Path) -> None:
@@ -317,17 +319,20 @@ def _payloads(count: int, size: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"topic": ["t"] * count, "payload": [b"x" * size] * count})
 
 
-def test_chunks_are_bounded_in_rows_and_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publish_rows, "CHUNK_ROWS", 5)
-    monkeypatch.setattr(publish_rows, "CHUNK_BYTES", 20_000)
+def test_chunks_are_bounded_in_rows_and_bytes(tmp_path: Path) -> None:
+    limits = ChunkLimits(rows=5, bytes=20_000)
     tasks = [
-        write_task_rows([_payloads(count, size)], tmp_path, default_qos=2, keeps_invalid=False)
+        write_task_rows(
+            [_payloads(count, size)],
+            tmp_path,
+            default_qos=2,
+            keeps_invalid=False,
+            limits=limits,
+        )
         for count, size in ((2, 1), (2, 1), (12, 1), (0, 0), (4, 9_000), (1, 50_000))
     ]
     path = tmp_path / "chunks"
-    checksum = publish_rows.write_chunks(batches_of(tasks), path)
+    checksum = publish_rows.write_chunks(batches_of(tasks), path, limits)
     assert checksum == crc32(path.read_bytes())
     opened = publish_rows.ChunkFile(path)
     rows = [opened.rows(chunk) for chunk in range(opened.chunks)]
@@ -337,13 +342,11 @@ def test_chunks_are_bounded_in_rows_and_bytes(
     assert [row["row"] for each in rows for row in each] == list(range(21))
 
 
-def test_a_full_disk_is_reported_by_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(publish_rows, "new_private", full)
-    with pytest.raises(PipelineError, match="cannot be written: No space left on device"):
-        write_task_rows([_payloads(1, 900_000)], tmp_path, default_qos=2, keeps_invalid=False)
+def test_a_folder_that_cannot_be_written_is_reported_by_a_task(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "tasks"
+    with pytest.raises(PipelineError, match="cannot be written: Not a directory"):
+        write_task_rows([_payloads(1, 900_000)], folder, default_qos=2, keeps_invalid=False)
 
 
 def test_the_expiry_of_a_message_counts_from_the_outbox_on() -> None:
@@ -483,12 +486,10 @@ def test_a_write_without_a_state_leaves_nothing_behind(
         assert not broker.sessions()
 
 
-def test_a_batch_of_many_chunks_has_all_rows_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publish_rows, "CHUNK_ROWS", 100)
+def test_a_batch_of_many_chunks_has_all_rows_in_order(tmp_path: Path) -> None:
     with TestBroker() as broker:
-        commit(options_of(broker.url, tmp_path), **numbered(950))
+        options = replace(options_of(broker.url, tmp_path), chunks=ChunkLimits(rows=100))
+        commit(options, **numbered(950))
         assert payloads(broker) == [str(number) for number in range(950)]
 
 
@@ -667,12 +668,12 @@ def test_a_rate_is_a_bucket_of_tokens() -> None:
 
 
 def test_the_progress_of_a_long_batch_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(publish_delivery, "PROGRESS_SECONDS", 0.05)
     caplog.set_level(logging.INFO, "semel.pipeline")
     with TestBroker() as broker:
-        commit(options_of(broker.url, tmp_path, maxRate="200"), **numbered(60))
+        options = options_of(broker.url, tmp_path, maxRate="200")
+        commit(replace(options, progress_seconds=0.05), **numbered(60))
     assert "batch 0 of query q: acknowledged " in caplog.text
 
 
@@ -691,10 +692,10 @@ def test_a_message_that_expires_is_not_sent(
 
 
 def test_the_expiry_of_each_message_counts_from_its_batch(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also of messages that were not in the outbox when the query was stopped."""
-    monkeypatch.setattr(publish_rows, "CHUNK_ROWS", 1)
+    chunks = ChunkLimits(rows=1)
     port = free_port()
     rows: dict[str, list[Any]] = {
         "topic": ["t"] * 4,
@@ -702,11 +703,12 @@ def test_the_expiry_of_each_message_counts_from_its_batch(
         "qos": [2, 2, 2, 0],
         "message_expiry": [None, 1, 600, 1],
     }
+    stopped = options_of(f"mqtt://127.0.0.1:{port}", tmp_path, timeout="0.1")
     with pytest.raises(PipelineError):
-        commit(options_of(f"mqtt://127.0.0.1:{port}", tmp_path, timeout="0.1"), **rows)
+        commit(replace(stopped, chunks=chunks), **rows)
     time.sleep(1.1)
     with TestBroker(port=port) as broker:
-        commit(options_of(broker.url, tmp_path), **rows)
+        commit(replace(options_of(broker.url, tmp_path), chunks=chunks), **rows)
         assert payloads(broker) == ["first", "new"]
     assert "2 messages expired before they could be sent" in caplog.text
 

@@ -16,6 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,7 +35,7 @@ from semel.lab.testing import TestBroker
 from semel.mqtt.reasons import NOT_AUTHORIZED, SUCCESS
 from semel.pipeline import publish_batch, publish_rows
 from semel.pipeline.errors import PipelineError
-from semel.pipeline.publish_options import parse_publish_options
+from semel.pipeline.publish_options import CHUNKS, ChunkLimits, parse_publish_options
 from semel.store.database import Database
 from semel.store.disk import DiskStore
 from tests.kills.brokers import free_port, mosquitto
@@ -92,7 +93,6 @@ def attempt(task: dict[str, Any]) -> int:
     steps = Steps(task["kill_at"])
     for owner, name in WATCHED if task["everything"] else WATCHED[:1]:
         steps.watch(owner, name)
-    publish_rows.CHUNK_ROWS = task["chunk"]  # type: ignore[misc]
     commit(task)
     return steps.count
 
@@ -100,6 +100,7 @@ def attempt(task: dict[str, Any]) -> int:
 def commit(task: dict[str, Any]) -> None:
     """What two tasks of Spark and the commit of their batch do."""
     options = parse_publish_options(task["options"], is_stream=True)
+    options = replace(options, chunks=ChunkLimits(rows=task.get("chunk", CHUNKS.rows)))
     rows = pa.RecordBatch.from_pydict(
         {
             # A row whose text says so is refused by the broker.
@@ -114,6 +115,7 @@ def commit(task: dict[str, Any]) -> None:
             options.task_folder,
             default_qos=options.qos,
             keeps_invalid=options.failures is not None,
+            limits=options.chunks,
         )
         for part in (rows.slice(0, half), rows.slice(half))
     ]
