@@ -141,8 +141,13 @@ class Demo:
         options: DemoOptions,
         on_status: Callable[[DemoStatus], None],
         on_event: Callable[[float, str], None],
+        *,
+        kill: Callable[[int, str], int] = kill_part,
     ) -> None:
-        """`on_status` gets the progress regularly; `on_event` gets seconds and a sentence."""
+        """`on_status` gets the progress regularly; `on_event` gets seconds and a sentence.
+
+        `kill` kills one part of a `semel up`, and returns how many processes that were.
+        """
         if options.lands:
             need("deltalake", extra="spark", by="semel demo")
         need("pyarrow", extra="broker", by="semel demo")
@@ -151,6 +156,7 @@ class Demo:
         self.kills: dict[str, int] = {}
         self._on_status = on_status
         self._on_event = on_event
+        self._kill = kill
         self._began = time.monotonic()
         self._data = options.folder / "data"
         self._table_path = str(self._data / "lake" / TABLE)
@@ -198,7 +204,7 @@ class Demo:
                 f"a fleet publishes {rate:,.0f} messages/s at QoS 2, through a proxy"
             )
             publishing = asyncio.create_task(self._publish(proxy.port, rate))
-            polling = asyncio.create_task(self._poll_progress())
+            polling = asyncio.create_task(self._poll_progress(self._poll_counts))
             try:
                 await self._run_until_landed(up, publishing, polling, proxy)
             finally:
@@ -390,7 +396,7 @@ class Demo:
     def _inject(self, planned: PlannedFault, up: asyncio.subprocess.Process, proxy: Proxy) -> bool:
         """Inject a fault; False if the process to kill does not run at the moment."""
         if planned.is_kill:
-            killed = kill_part(up.pid, planned.kind)
+            killed = self._kill(up.pid, planned.kind)
             if not killed:
                 return False
             self.kills[planned.kind] = self.kills.get(planned.kind, 0) + 1
@@ -454,11 +460,13 @@ class Demo:
             task.cancel()
         return task.result()
 
-    async def _poll_progress(self) -> None:
+    async def _poll_progress(
+        self, poll_counts: Callable[[], tuple[int, int]], *, seconds: float = POLL_SECONDS
+    ) -> None:
         """Update the numbers of recorded and landed rows."""
         while True:
             kills = self.kills.get(SPARK)
-            recorded, landed = await asyncio.to_thread(self._poll_counts)
+            recorded, landed = await asyncio.to_thread(poll_counts)
             if self._landed_before_kill is None:
                 # A count that began before the kill may lack rows that landed before it.
                 if kills == self.kills.get(SPARK):
@@ -472,7 +480,7 @@ class Demo:
                 recorded=max(recorded, self.status.recorded),
                 landed=max(landed, self.status.landed),
             )
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(seconds)
 
     def _poll_counts(self) -> tuple[int, int]:
         recorded = landed = 0

@@ -381,9 +381,12 @@ def left_of(folder: Path) -> list[int]:
     return found
 
 
-def test_a_demo_says_what_it_waits_for_and_for_how_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def kill_three(pid: int, part: str) -> int:
+    """As if a part had three processes."""
+    return 3
+
+
+def test_a_demo_says_what_it_waits_for_and_for_how_long(tmp_path: Path) -> None:
     pytest.importorskip("deltalake")
     statuses: list[DemoStatus] = []
     events: list[str] = []
@@ -391,14 +394,14 @@ def test_a_demo_says_what_it_waits_for_and_for_how_long(
         DemoOptions(tmp_path, 1_000, 60.0, 1),
         statuses.append,
         lambda seconds, words: events.append(words),
+        kill=kill_three,
     )
     demo._show_status()
     assert re.fullmatch(r"Spark to start \(.+\), \d+ s", statuses[-1].waiting)
     assert "s  waiting for Spark to start (" in as_line(statuses[-1], lands=True)
-    monkeypatch.setattr(Demo, "_poll_counts", lambda self: (900, 500))
 
     async def until_landed() -> None:
-        polling = asyncio.create_task(demo._poll_progress())
+        polling = asyncio.create_task(demo._poll_progress(lambda: (900, 500)))
         async with asyncio.timeout(PATIENCE):
             while not demo.status.landed:
                 await asyncio.sleep(0.01)
@@ -409,7 +412,6 @@ def test_a_demo_says_what_it_waits_for_and_for_how_long(
     assert statuses[-1].waiting == ""
     assert "waiting" not in as_line(statuses[-1], lands=True)
     # Spark is killed.
-    monkeypatch.setattr("semel.lab.demo.kill_part", lambda process, kind: 3)
     (kill,) = [planned for planned in demo._faults_left if planned.kind == SPARK]
     up = SimpleNamespace(pid=0)
     assert demo._inject(kill, up, None)  # type: ignore[arg-type]
@@ -424,9 +426,7 @@ def test_a_demo_says_what_it_waits_for_and_for_how_long(
     assert int(found[1]) >= 34
 
 
-def test_rows_that_landed_before_a_kill_do_not_mean_that_spark_runs_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_landed_before_a_kill_do_not_mean_that_spark_runs_again(tmp_path: Path) -> None:
     """Of the rows that the last count before a kill has missed, the next count knows."""
     pytest.importorskip("deltalake")
     events: list[str] = []
@@ -434,24 +434,21 @@ def test_rows_that_landed_before_a_kill_do_not_mean_that_spark_runs_again(
         DemoOptions(tmp_path, 1_000, 60.0, 1),
         lambda status: None,
         lambda seconds, words: events.append(words),
+        kill=kill_three,
     )
-    monkeypatch.setattr("semel.lab.demo.POLL_SECONDS", 0.0)
-    monkeypatch.setattr("semel.lab.demo.kill_part", lambda process, kind: 3)
     (kill,) = [planned for planned in demo._faults_left if planned.kind == SPARK]
     # Spark is killed while the second count is under way; the fifth has the rows of the new Spark.
     counts = iter([500, 500, 580, 580, 600])
 
-    def poll(demo: Demo) -> tuple[int, int]:
+    def poll() -> tuple[int, int]:
         landed = next(counts, 600)
         if demo.status.landed == 500 and SPARK not in demo.kills:
             demo._inject(kill, SimpleNamespace(pid=0), None)  # type: ignore[arg-type]
         events.append(f"counted {landed}")
         return 1_000, landed
 
-    monkeypatch.setattr(Demo, "_poll_counts", poll)
-
     async def until_landed() -> None:
-        polling = asyncio.create_task(demo._poll_progress())
+        polling = asyncio.create_task(demo._poll_progress(poll, seconds=0.0))
         async with asyncio.timeout(PATIENCE):
             while demo.status.landed < 600:
                 await asyncio.sleep(0.01)
@@ -487,14 +484,13 @@ def half_written(tmp_path: Path) -> tuple[Demo, Path, bytes]:
 
 
 def test_a_table_that_cannot_be_read_is_read_at_the_next_poll(
-    half_written: tuple[Demo, Path, bytes], monkeypatch: pytest.MonkeyPatch
+    half_written: tuple[Demo, Path, bytes],
 ) -> None:
     demo, entry, whole = half_written
-    monkeypatch.setattr("semel.lab.demo.POLL_SECONDS", 0.01)
     assert demo._poll_counts() == (0, 0)
 
     async def until_landed() -> None:
-        polling = asyncio.create_task(demo._poll_progress())
+        polling = asyncio.create_task(demo._poll_progress(demo._poll_counts, seconds=0.01))
         await asyncio.sleep(0.1)
         assert not polling.done()
         entry.write_bytes(whole)
@@ -523,23 +519,19 @@ def test_a_table_that_cannot_be_read_at_the_end_is_one_fault(
     assert "\n" not in fault
 
 
-def test_a_demo_ends_with_an_error_of_its_polling(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_demo_ends_with_an_error_of_its_polling(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     options = DemoOptions(tmp_path, 1_000, 60.0, 1, lands=False)
     demo = Demo(options, lambda status: None, lambda seconds, words: None)
     demo._faults_left.clear()
 
-    def fail(demo: Demo) -> tuple[int, int]:
+    def fail() -> tuple[int, int]:
         raise ZeroDivisionError
-
-    monkeypatch.setattr(Demo, "_poll_counts", fail)
 
     async def main() -> None:
         up: Any = SimpleNamespace(returncode=None)
         publishing = asyncio.create_task(asyncio.sleep(PATIENCE))
-        polling = asyncio.create_task(demo._poll_progress())
+        polling = asyncio.create_task(demo._poll_progress(fail))
         proxy: Any = None
         try:
             async with asyncio.timeout(PATIENCE):
