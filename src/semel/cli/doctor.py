@@ -18,7 +18,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
@@ -45,6 +45,8 @@ PROBLEM: Final = "problem"
 OLDEST_SQLITE: Final = (3, 35, 0)
 LEAST_FREE: Final = 1 << 30
 LEAST_FILES: Final = 4096
+# The file systems that this process sees.
+MOUNTS: Final = Path("/proc/self/mountinfo")
 # Spark starts in ten seconds; on a busy machine, in a minute.
 SPARK_TIMEOUT: Final = 300
 # Network file systems: the effect of locks and flushes depends on the server, and the shared memory
@@ -165,6 +167,10 @@ def packages(extra: str) -> DoctorFinding:
     subject = f"extra {extra}"
     names = {name: names[0] for name, names in packages_distributions().items()}
     absent = missing(extra)
+    try:
+        requirements = requires("semel") or []
+    except PackageNotFoundError:  # semel runs from a source tree
+        requirements = []
     versions: dict[str, str | None] = {}
     faults: list[str] = []
     for module in EXTRAS[extra]:
@@ -177,7 +183,8 @@ def packages(extra: str) -> DoctorFinding:
         except PackageNotFoundError:
             versions[distribution] = "of unknown version"
         faults += unloadable(module)
-        faults += misfits(extra, distribution, versions[distribution] or "")
+        found = versions[distribution] or ""
+        faults += misfits(extra, distribution, found, requirements=requirements)
     if not absent and not faults:
         faults = [fault for module in USERS.get(extra, ()) for fault in unloadable(module)]
     installed = [f"{name} {found}" for name, found in versions.items() if found is not None]
@@ -203,12 +210,8 @@ def unloadable(module: str) -> list[str]:
     return []
 
 
-def misfits(extra: str, distribution: str, found: str) -> list[str]:
-    """Why semel's metadata excludes this version of a package of `extra`; empty if it fits."""
-    try:
-        requirements = requires("semel") or []
-    except PackageNotFoundError:  # semel runs from a source tree
-        return []
+def misfits(extra: str, distribution: str, found: str, *, requirements: Iterable[str]) -> list[str]:
+    """Why semel's requirements exclude this version of a package of `extra`; empty if it fits."""
     for line in requirements:
         text, _, marker = line.partition(";")
         name = re.match(r"[\w.-]+", text)
@@ -336,20 +339,19 @@ def session(*, has_spark: bool) -> DoctorFinding:
 # --- the machine ----------------------------------------------------------------------------------
 
 
-def sqlite() -> DoctorFinding:
+def sqlite(oldest: tuple[int, int, int] = OLDEST_SQLITE) -> DoctorFinding:
     """The SQLite of this Python, which a store uses."""
     details: dict[str, object] = {"version": sqlite3.sqlite_version}
-    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
-        oldest = ".".join(map(str, OLDEST_SQLITE))
-        text = f"{sqlite3.sqlite_version} is older than {oldest}"
+    if sqlite3.sqlite_version_info < oldest:
+        text = f"{sqlite3.sqlite_version} is older than {'.'.join(map(str, oldest))}"
         todo = "use a Python with a newer SQLite"
         return DoctorFinding("sqlite", PROBLEM, text, todo, broken=True, details=details)
     return DoctorFinding("sqlite", OK, sqlite3.sqlite_version, details=details)
 
 
-def file_system(folder: Path) -> DoctorFinding:
+def file_system(folder: Path, mounts: Path = MOUNTS) -> DoctorFinding:
     """Whether files in `folder` can be flushed, locked and shared as a store requires."""
-    kind = _kind(folder)
+    kind = _kind(folder, mounts)
     where = f"{folder.resolve()} ({kind})"
     details: dict[str, object] = {"folder": os.fspath(folder.resolve()), "type": kind}
     try:
@@ -395,12 +397,12 @@ def _fault(directory: Path) -> str | None:
     return None if mode == "wal" else "cannot share memory, which SQLite's WAL needs"
 
 
-def _kind(folder: Path) -> str:
+def _kind(folder: Path, mounts: Path = MOUNTS) -> str:
     """The type of the file system that holds `folder`, as the kernel names it."""
     path = os.fspath(folder.resolve())
     best, kind = "", "unknown"
     with contextlib.suppress(OSError):
-        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+        for line in mounts.read_text(errors="replace").splitlines():
             left, _, right = line.partition(" - ")
             # Spaces and some other characters are octal escapes.
             point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), left.split()[4])
@@ -410,26 +412,26 @@ def _kind(folder: Path) -> str:
     return kind
 
 
-def space(folder: Path) -> DoctorFinding:
+def space(folder: Path, least: int = LEAST_FREE) -> DoctorFinding:
     """The free space of `folder`."""
     free = shutil.disk_usage(folder).free
     text = f"{free / (1 << 30):,.1f} GiB free"
     details: dict[str, object] = {"free_bytes": free}
-    if free < LEAST_FREE:
+    if free < least:
         return DoctorFinding(
             "disk", PROBLEM, text, "free some space: a full disk stops a broker", False, details
         )
     return DoctorFinding("disk", OK, text, details=details)
 
 
-def open_files() -> DoctorFinding:
+def open_files(least: int = LEAST_FILES) -> DoctorFinding:
     """How many files and connections one process may have; a broker raises its limit to this."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     unlimited = limit == resource.RLIM_INFINITY
     text = "unlimited" if unlimited else f"at most {limit:,} per process"
     details: dict[str, object] = {"limit": None if unlimited else limit}
-    if not unlimited and limit < LEAST_FILES:
-        todo = f"raise it: ulimit -Hn {LEAST_FILES}, or LimitNOFILE of a systemd unit"
+    if not unlimited and limit < least:
+        todo = f"raise it: ulimit -Hn {least}, or LimitNOFILE of a systemd unit"
         text += ", which limits connections"
         return DoctorFinding("open files", PROBLEM, text, todo, details=details)
     return DoctorFinding("open files", OK, text, details=details)
