@@ -10,6 +10,7 @@ from typing import Any
 
 from semel.broker.authority import Authority
 from semel.broker.network.administration import Administration
+from semel.broker.network.control_commands import LIMITS, CommandLimits
 from semel.broker.network.control_protocol import encode_request
 from semel.broker.network.control_settings import AuditSettings, ControlSettings
 from semel.broker.network.server import Server, server_metrics
@@ -138,10 +139,13 @@ async def controlled(
     authority: Authority | None = None,
     store: Store | None = None,
     data: Path | None = None,
+    limits: CommandLimits = LIMITS,
 ) -> AsyncIterator[Controlled]:
     """A broker whose control socket is in this folder; `data` also gets the file of bans."""
     path = folder / "control.sock"
-    administration = Administration(ControlSettings(path=path), AuditSettings(file=audit), data)
+    administration = Administration(
+        ControlSettings(path=path), AuditSettings(file=audit), data, limits=limits
+    )
     settings = BrokerSettings(port=0, sys_interval=0.0)
     server = Server(settings, authority, store, oversight=administration.oversight)
     made = Controlled(server, administration, path)

@@ -7,7 +7,7 @@ import os
 import socket
 import stat
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 
 from semel.broker.bans import Ban
-from semel.broker.network import control, control_commands
+from semel.broker.network import control_commands
 from semel.broker.network.administration import (
     Administration,
     AdministrationUnusable,
     ReloadFailed,
 )
-from semel.broker.network.control import ControlServer, peer_credentials
-from semel.broker.network.control_commands import ControlCommands, Operator
+from semel.broker.network.ban_file import BAN_FILE
+from semel.broker.network.control import MAXIMUM_OPERATORS, ControlServer, peer_credentials
+from semel.broker.network.control_commands import CommandLimits, ControlCommands, Operator
 from semel.broker.network.control_protocol import (
     MAXIMUM_REQUEST,
     Arguments,
@@ -132,18 +133,24 @@ def test_where_the_socket_is(
         run(start(tmp_path, settings))
 
 
-def test_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_user_is_refused(tmp_path: Path) -> None:
     async def test() -> None:
-        async with controlled(tmp_path) as broker:
-            for user_id, is_refused in ((12345, True), (0, False), (os.geteuid(), False)):
-                found = Operator(user_id, 1)
-                monkeypatch.setattr(control, "peer_credentials", lambda _, found=found: found)
-                async with OperatorLink(broker.path) as link:
+        server = Server(BrokerSettings(port=0, sys_interval=0.0))
+        commands = ControlCommands(server, reload=nothing, ban_file=None, describe=dict)
+        for user_id, is_refused in ((12345, True), (0, False), (os.geteuid(), False)):
+            # The descriptor that it is called with stands for the process ID.
+            credentials = partial(Operator, user_id)
+            served = ControlServer(tmp_path / "s", commands, credentials=credentials)
+            await served.start()
+            try:
+                async with OperatorLink(tmp_path / "s") as link:
                     answer = (await link.ask("status"))[1]
                     assert isinstance(answer, str) is is_refused
                     if is_refused:
                         assert "user ID 12345 may not control this broker" in answer
                         assert await link.line() == {}
+            finally:
+                await served.stop()
 
     run(test())
 
@@ -161,23 +168,19 @@ def test_credentials_are_those_of_the_peer(monkeypatch: pytest.MonkeyPatch) -> N
         assert (found.user_id, found.name) == (None, "an operator")
 
 
-def test_there_is_a_maximum_of_control_connections(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control, "MAXIMUM_OPERATORS", 2)
-
+def test_there_is_a_maximum_of_control_connections(tmp_path: Path) -> None:
     async def test() -> None:
-        async with (
-            controlled(tmp_path) as broker,
-            OperatorLink(broker.path) as first,
-            OperatorLink(broker.path) as second,
-        ):
-            assert (await first.ask("status"))[1]["clients"] == 0
-            assert (await second.ask("status"))[1]["clients"] == 0
+        async with controlled(tmp_path) as broker, AsyncExitStack() as stack:
+            links = [
+                await stack.enter_async_context(OperatorLink(broker.path))
+                for _ in range(MAXIMUM_OPERATORS)
+            ]
+            for link in links:
+                assert (await link.ask("status"))[1]["clients"] == 0
             assert (await broker.ask("status"))[1] == (
-                "2 control connections are open: close one of them"
+                "8 control connections are open: close one of them"
             )
-            second.writer.close()
+            links[-1].writer.close()
             while isinstance((await broker.ask("status"))[1], str):
                 await asyncio.sleep(0)
 
@@ -352,14 +355,11 @@ async def subscribed(broker: Controlled, client_id: str, *filters: str) -> MqttL
     return client
 
 
-def test_clients_sessions_and_subscriptions_are_listed_and_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control_commands, "PAGE_ENTRIES", 2)
-    monkeypatch.setattr(control_commands, "EXAMINED", 3)
+def test_clients_sessions_and_subscriptions_are_listed_and_shown(tmp_path: Path) -> None:
+    limits = CommandLimits(page_entries=2, examined=3)
 
     async def test() -> None:
-        async with controlled(tmp_path) as broker:
+        async with controlled(tmp_path, limits=limits) as broker:
             links = [await subscribed(broker, f"c{n}", f"t/{n}", "all/#") for n in range(5)]
             silent = await broker.link().open()
             links[4].writer.close()
@@ -386,13 +386,9 @@ def test_clients_sessions_and_subscriptions_are_listed_and_shown(
     run(test())
 
 
-def test_retained_messages_are_listed_by_filter_and_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control_commands, "EXAMINED", 2)
-
+def test_retained_messages_are_listed_by_filter_and_deleted(tmp_path: Path) -> None:
     async def test() -> None:
-        async with controlled(tmp_path) as broker:
+        async with controlled(tmp_path, limits=CommandLimits(examined=2)) as broker:
             client = await broker.connect("a")
             for topic_name in ("a/1", "a/2", "b/1"):
                 client.send(Publish(topic_name, b"kept", qos=1, packet_id=1, retain=True))
@@ -427,11 +423,8 @@ def test_topics_of_the_broker_are_listed_only_by_a_filter_that_names_them(tmp_pa
 
 
 @pytest.mark.parametrize("command", ["subscriptions.list", "retained.list", "clients.list"])
-def test_a_search_that_finds_nothing_lets_the_broker_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
-    monkeypatch.setattr(control_commands, "PAGE_ENTRIES", 1)
-    monkeypatch.setattr(control_commands, "EXAMINED", 1)
+def test_a_search_that_finds_nothing_lets_the_broker_work(tmp_path: Path, command: str) -> None:
+    limits = CommandLimits(page_entries=1, examined=1)
 
     async def test() -> None:
         ticks = 0
@@ -442,7 +435,7 @@ def test_a_search_that_finds_nothing_lets_the_broker_work(
                 ticks += 1
                 await asyncio.sleep(0)
 
-        async with controlled(tmp_path) as broker:
+        async with controlled(tmp_path, limits=limits) as broker:
             for number in range(50):
                 name = f"t/{number}"
                 broker.broker.router.retained.put(name, Message(name, b"kept"))
@@ -487,8 +480,7 @@ def count_call(calls: list[None], real: Callable[..., Any], *given: Any) -> Any:
 def test_no_step_of_a_command_grows_with_the_number_of_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_commands, "PAGE_ENTRIES", 3)
-    monkeypatch.setattr(control_commands, "EXAMINED", 5)
+    limits = CommandLimits(page_entries=3, examined=5)
 
     async def test() -> None:
         async with controlled(tmp_path) as broker:
@@ -507,7 +499,9 @@ def test_no_step_of_a_command_grows_with_the_number_of_clients(
             async def send(entries: list[dict[str, object]]) -> None:
                 await asyncio.sleep(0)
 
-            commands = ControlCommands(broker.server, reload=nothing, ban_file=None, describe=dict)
+            commands = ControlCommands(
+                broker.server, reload=nothing, ban_file=None, describe=dict, limits=limits
+            )
             for command, arguments, total in (
                 ("clients.list", {}, 20),
                 ("sessions.list", {}, 20),
@@ -534,9 +528,7 @@ class Fleeting(dict[int, Any]):
         return default
 
 
-def test_what_ends_between_two_pages_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_ends_between_two_pages_is_left_out(tmp_path: Path) -> None:
     async def test() -> None:
         async with controlled(tmp_path) as broker:
             await broker.connect("a")
@@ -552,10 +544,10 @@ def test_what_ends_between_two_pages_is_left_out(
                 """A broker whose clients have all left since they were listed."""
 
                 connections = Fleeting(core.connections)
+                counters = core.counters
                 router = type("Routing", (), {"sessions": Fleeting({1: None})})
 
             commands._broker = Ended  # type: ignore[assignment]
-            monkeypatch.setattr(control_commands, "traffic_values", lambda broker: {"x": 1})
             for command in ("clients.list", "sessions.list", "top"):
                 await commands.run(command, Arguments({}), Operator(0, 0), send)
             assert found == []
@@ -589,11 +581,7 @@ def test_top_has_the_busiest_clients_since_the_last_request(tmp_path: Path) -> N
     run(test())
 
 
-def test_top_leaves_out_a_client_that_leaves_while_it_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control_commands, "EXAMINED", 1)
-
+def test_top_leaves_out_a_client_that_leaves_while_it_is_measured(tmp_path: Path) -> None:
     async def send(entries: list[dict[str, object]]) -> None:
         raise AssertionError("top has no pages")
 
@@ -601,7 +589,13 @@ def test_top_leaves_out_a_client_that_leaves_while_it_is_measured(
         async with controlled(tmp_path) as broker:
             for name in ("a", "b", "c"):
                 await broker.connect(name)
-            commands = ControlCommands(broker.server, reload=nothing, ban_file=None, describe=dict)
+            commands = ControlCommands(
+                broker.server,
+                reload=nothing,
+                ban_file=None,
+                describe=dict,
+                limits=CommandLimits(examined=1),
+            )
             work = asyncio.ensure_future(commands.run("top", Arguments({}), Operator(0, 0), send))
             # After the first client.
             await asyncio.sleep(0)
@@ -765,13 +759,11 @@ def test_a_reload_reports_what_it_has_done(tmp_path: Path) -> None:
     run(test())
 
 
-def test_a_drain_refuses_and_disconnects_and_can_be_canceled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control_commands, "DRAIN_STEP_SECONDS", 0.01)
+def test_a_drain_refuses_and_disconnects_and_can_be_canceled(tmp_path: Path) -> None:
+    limits = CommandLimits(drain_step_seconds=0.01)
 
     async def test() -> None:
-        async with controlled(tmp_path) as broker:
+        async with controlled(tmp_path, limits=limits) as broker:
             clients = [await broker.connect(f"c{n}") for n in range(4)]
             await broker.ask("drain", seconds=600)
             connack = await broker.link().connect("new")
@@ -844,18 +836,13 @@ def test_a_banned_address_is_closed_before_it_sends_anything(tmp_path: Path) -> 
     ]
 
 
-def test_a_ban_that_cannot_be_stored_is_in_force_and_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path, bans: object) -> None:
-        raise OSError(28, "No space left on device")
-
+def test_a_ban_that_cannot_be_stored_is_in_force_and_reported(tmp_path: Path) -> None:
     async def test() -> None:
         async with controlled(tmp_path, data=tmp_path) as broker:
-            monkeypatch.setattr(control_commands, "write_bans", full)
+            (tmp_path / BAN_FILE).mkdir()
             answer = (await broker.ask("bans.add", kind="client", value="bad"))[1]
             assert "the ban is in force until the broker ends, but" in answer
-            assert "cannot be written: No space left on device" in answer
+            assert "cannot be written: Is a directory" in answer
             connack = await broker.link().connect("bad")
             assert isinstance(connack, ConnAck)
             assert connack.reason == 0x8A

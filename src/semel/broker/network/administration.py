@@ -12,7 +12,13 @@ from typing import Final
 from semel.broker.network.audit_log import AuditFileUnusable, AuditLog
 from semel.broker.network.ban_file import BAN_FILE, BanFileUnusable, read_bans
 from semel.broker.network.control import ControlServer
-from semel.broker.network.control_commands import ControlCommands, ControlledServer, Values
+from semel.broker.network.control_commands import (
+    LIMITS,
+    CommandLimits,
+    ControlCommands,
+    ControlledServer,
+    Values,
+)
 from semel.broker.network.control_protocol import BadRequest
 from semel.broker.network.control_settings import AuditSettings, ControlSettings
 from semel.broker.network.unix_socket import SocketFileUnusable
@@ -36,13 +42,21 @@ class Administration:
     # Reloads the settings, and returns what was done; it raises ReloadFailed.
     reload_settings: Callable[[], Awaitable[list[str]]] | None
 
-    def __init__(self, control: ControlSettings, audit: AuditSettings, data: Path | None) -> None:
+    def __init__(
+        self,
+        control: ControlSettings,
+        audit: AuditSettings,
+        data: Path | None,
+        *,
+        limits: CommandLimits = LIMITS,
+    ) -> None:
         """`data` is the data folder of the store; None: there is none, and bans end with the
         process. Raises AdministrationUnusable."""
         self.oversight = Oversight()
         self.reload_settings = None
         self._socket_path = control.socket_path(data)
         self._is_default_path = control.path is None
+        self._limits = limits
         self._ban_file = None if data is None else data / BAN_FILE
         self._audit_log: AuditLog | None = None
         self._control: ControlServer | None = None
@@ -75,6 +89,7 @@ class Administration:
             ban_file=self._ban_file,
             describe=describe,
             families=families,
+            limits=self._limits,
         )
         control = ControlServer(self._socket_path, commands)
         try:

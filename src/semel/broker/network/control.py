@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import struct
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -40,6 +41,18 @@ CLOSE_SECONDS: Final = 1.0
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
+def peer_credentials(descriptor: int) -> Operator:
+    """Who is at the other end of a Unix socket; unknown if the system does not say."""
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return Operator(None, None)
+    # uvloop's socket object has no getsockopt.
+    with contextlib.closing(socket.socket(fileno=os.dup(descriptor))) as opened:
+        data = opened.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size)
+    process_id, user_id, _ = _CREDENTIALS.unpack(data)
+    return Operator(user_id, process_id)
+
+
 class ControlServer:
     """Serves the operators on one socket."""
 
@@ -50,11 +63,14 @@ class ControlServer:
         *,
         read_seconds: float = READ_SECONDS,
         idle_seconds: float = IDLE_SECONDS,
+        credentials: Callable[[int], Operator] = peer_credentials,
     ) -> None:
+        """`credentials` returns who is at the other end of a socket, by its descriptor."""
         self.path = path
         self._commands = commands
         self._read_seconds = read_seconds
         self._idle_seconds = idle_seconds
+        self._credentials = credentials
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._operators: set[Operator] = set()
@@ -107,7 +123,7 @@ class ControlServer:
 
     def _identify(self, writer: asyncio.StreamWriter) -> tuple[Operator, str | None]:
         """Who has connected, and why that is refused, in one sentence; None: it is not."""
-        operator = peer_credentials(writer.get_extra_info("socket").fileno())
+        operator = self._credentials(writer.get_extra_info("socket").fileno())
         if operator.user_id not in (None, 0, os.geteuid()):
             return operator, (
                 f"user ID {operator.user_id} may not control this broker: only root and user ID "
@@ -167,15 +183,3 @@ async def _close(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
     # The loop closes the socket.
     await asyncio.sleep(0)
-
-
-def peer_credentials(descriptor: int) -> Operator:
-    """Who is at the other end of a Unix socket; unknown if the system does not say."""
-    option = getattr(socket, "SO_PEERCRED", None)
-    if option is None:
-        return Operator(None, None)
-    # uvloop's socket object has no getsockopt.
-    with contextlib.closing(socket.socket(fileno=os.dup(descriptor))) as opened:
-        data = opened.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size)
-    process_id, user_id, _ = _CREDENTIALS.unpack(data)
-    return Operator(user_id, process_id)

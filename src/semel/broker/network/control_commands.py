@@ -10,6 +10,7 @@ import logging
 import math
 import os
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -45,21 +46,30 @@ from semel.mqtt.wire import MAXIMUM_TWO_BYTES
 
 LOG: Final = logging.getLogger("semel.broker")
 
-# Entries per page, and connections that are examined, or disconnected, per tick.
-PAGE_ENTRIES: Final = 100
-EXAMINED: Final = 500
 # Rows of `top`.
 MAXIMUM_ROWS: Final = 1_000
 # How long a commit may take before the operator is told that it is late.
 COMMIT_SECONDS: Final = 30.0
 POLL_SECONDS: Final = 0.01
-# The steps in which clients are disconnected while the broker is drained.
-DRAIN_STEP_SECONDS: Final = 0.1
 MAXIMUM_SECONDS: Final = 366 * 86_400.0
 
 Values = dict[str, object]
 SendPage = Callable[[list[Values]], Awaitable[None]]
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class CommandLimits:
+    """The steps in which a command does its work, so that it does not delay the clients."""
+
+    # Entries per page, and connections that are examined, or disconnected, per tick.
+    page_entries: int = 100
+    examined: int = 500
+    # The steps in which clients are disconnected while the broker is drained.
+    drain_step_seconds: float = 0.1
+
+
+LIMITS: Final = CommandLimits()
 
 
 class ControlledServer(Protocol):
@@ -103,6 +113,7 @@ class ControlCommands:
         describe: Callable[[], Values],
         families: Callable[[], list[MetricFamily]] = list,
         commit_seconds: float = COMMIT_SECONDS,
+        limits: CommandLimits = LIMITS,
     ) -> None:
         """`reload` returns what it has done; without `ban_file` bans end with the process;
         `describe` returns more values for `status`, and `families` the metrics."""
@@ -114,6 +125,7 @@ class ControlCommands:
         self._describe = describe
         self._families = families
         self._commit_seconds = commit_seconds
+        self._limits = limits
         self._started_at = server.now()
         self._saving = asyncio.Lock()
         self._drain_task: asyncio.Task[None] | None = None
@@ -213,7 +225,7 @@ class ControlCommands:
         }
 
     async def _list_clients(self, send_page: SendPage) -> Values:
-        for numbers in _pages(list(self._broker.connections), PAGE_ENTRIES):
+        for numbers in _pages(list(self._broker.connections), self._limits.page_entries):
             now = self._server.now()
             entries = []
             for number in numbers:
@@ -230,7 +242,7 @@ class ControlCommands:
         return client_details(connection, connection.state, self._server.now())
 
     async def _list_sessions(self, send_page: SendPage) -> Values:
-        for client_ids in _pages(list(self._broker.router.sessions), PAGE_ENTRIES):
+        for client_ids in _pages(list(self._broker.router.sessions), self._limits.page_entries):
             now = self._server.now()
             entries = []
             for client_id in client_ids:
@@ -260,35 +272,43 @@ class ControlCommands:
         entries: list[Values] = []
         for each in client_ids:
             # In pages, because one client may have very many, too.
-            for found in _pages(router.subscriptions.of(each), EXAMINED):
+            for found in _pages(router.subscriptions.of(each), self._limits.examined):
                 examined += 1 + len(found)
                 entries += [
                     subscription_values(entry)
                     for entry in found
                     if topic is None or topic_matches(topic, entry.topic_filter)
                 ]
-                if examined >= EXAMINED:
-                    await _send_pages(entries, send_page)
+                if examined >= self._limits.examined:
+                    await self._send_pages(entries, send_page)
                     examined, entries = 0, []
-        await _send_pages(entries, send_page)
+        await self._send_pages(entries, send_page)
         return {}
 
     async def _list_retained(self, topic: str | None, send_page: SendPage) -> Values:
         # As in a subscription, a wildcard matches no topic that begins with $, such as $SYS.
         topic_filter = "#" if topic is None else topic
         retained = self._broker.router.retained
-        for names in _pages(retained.topic_names(), EXAMINED):
+        for names in _pages(retained.topic_names(), self._limits.examined):
             now = self._server.now()
             entries = []
             for name in names:
                 message = retained.get(name)
                 if message is not None and topic_matches(topic_filter, name):
                     entries.append(retained_values(message, now))
-            await _send_pages(entries, send_page)
+            await self._send_pages(entries, send_page)
         return {}
 
+    async def _send_pages(self, entries: list[Values], send_page: SendPage) -> None:
+        """Send entries, and let the broker do a tick, even if there are none."""
+        await asyncio.sleep(0)
+        for page in _pages(entries, self._limits.page_entries):
+            await send_page(page)
+
     async def _list_violations(self, send_page: SendPage) -> Values:
-        for found in _pages(self._broker.oversight.violations.newest_first(), PAGE_ENTRIES):
+        for found in _pages(
+            self._broker.oversight.violations.newest_first(), self._limits.page_entries
+        ):
             now = self._server.now()
             await send_page([violation_values(each, now) for each in found])
         return {}
@@ -304,7 +324,7 @@ class ControlCommands:
         clients = 0
         # Messages per second, bytes per second, number, and the four rates.
         busiest: list[tuple[float, float, int, list[float]]] = []
-        for numbers in _pages(list(self._broker.connections), EXAMINED):
+        for numbers in _pages(list(self._broker.connections), self._limits.examined):
             for number in numbers:
                 connection = self._broker.connections.get(number)
                 if connection is None or connection.state is None:
@@ -413,7 +433,7 @@ class ControlCommands:
 
     async def _list_bans(self, send_page: SendPage) -> Values:
         found = self._broker.oversight.bans.all(self._server.now())
-        for bans in _pages(found, PAGE_ENTRIES):
+        for bans in _pages(found, self._limits.page_entries):
             await send_page([ban_values(ban) for ban in bans])
         return {}
 
@@ -436,7 +456,7 @@ class ControlCommands:
         label = f"{ban.kind} {ban.value!a} banned"
         self._record(operator, "banned", label, **ban_values(ban))
         closed = 0
-        for numbers in _pages(list(self._broker.connections), EXAMINED):
+        for numbers in _pages(list(self._broker.connections), self._limits.examined):
             closed += self._actions.enforce_bans(numbers, self._server.now())
             self._server.peers.tick()
             await asyncio.sleep(0)
@@ -497,16 +517,16 @@ class ControlCommands:
 
     async def _disconnect_all(self, seconds: float) -> None:
         """Disconnect all clients, evenly over this time."""
-        steps = max(1, math.ceil(seconds / DRAIN_STEP_SECONDS))
+        steps = max(1, math.ceil(seconds / self._limits.drain_step_seconds))
         while steps:
             count = math.ceil(len(self._broker.connections) / steps)
             while count > 0:
-                self._actions.drain(min(count, EXAMINED), self._server.now())
+                self._actions.drain(min(count, self._limits.examined), self._server.now())
                 self._server.peers.tick()
-                count -= EXAMINED
+                count -= self._limits.examined
                 await asyncio.sleep(0)
             steps -= 1
-            await asyncio.sleep(DRAIN_STEP_SECONDS)
+            await asyncio.sleep(self._limits.drain_step_seconds)
         LOG.info("drained: no client is connected, and the broker can be stopped")
 
     def _record(self, operator: Operator, event: str, label: str, **values: object) -> None:
@@ -534,13 +554,6 @@ def _pages(entries: list[T], size: int) -> Iterator[list[T]]:
     """The entries in pages; without any, one empty page."""
     for start in range(0, max(1, len(entries)), size):
         yield entries[start : start + size]
-
-
-async def _send_pages(entries: list[Values], send_page: SendPage) -> None:
-    """Send entries, and let the broker do a tick, even if there are none."""
-    await asyncio.sleep(0)
-    for page in _pages(entries, PAGE_ENTRIES):
-        await send_page(page)
 
 
 def _change_of(before: Values, after: Values, name: str) -> int:
