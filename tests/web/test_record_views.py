@@ -11,10 +11,21 @@ import pytest
 from deltalake import write_deltalake
 
 from semel.pipeline.app_transactions import position_id
-from semel.web import record_topics, sql_queries
 from semel.web.lake_tables import list_tables
-from semel.web.record_topics import RecordTopics, RecordUnreadable, describe_topic
-from semel.web.sql_queries import LakeAddress, QueryRefused, SqlQueries, TooManyQueries
+from semel.web.record_topics import (
+    LIMITS,
+    FollowLimits,
+    RecordTopics,
+    RecordUnreadable,
+    describe_topic,
+)
+from semel.web.sql_queries import (
+    WAITING_QUERIES,
+    LakeAddress,
+    QueryRefused,
+    SqlQueries,
+    TooManyQueries,
+)
 from semel.web.sql_worker import plain_value
 from semel.web.topic_tree import TopicBranch, TopicTree
 from tests.up.asked import Kept
@@ -36,8 +47,8 @@ def seal(kept: Kept) -> None:
     kept.keeper.seal(1_000_000)
 
 
-def topics_of(kept: Kept) -> RecordTopics:
-    return RecordTopics(kept.keeper.folder.path, str(kept.root), "plant")
+def topics_of(kept: Kept, limits: FollowLimits = LIMITS) -> RecordTopics:
+    return RecordTopics(kept.keeper.folder.path, str(kept.root), "plant", limits=limits)
 
 
 def leaves(tree: TopicTree) -> Iterator[TopicBranch]:
@@ -71,12 +82,8 @@ def test_a_tree_follows_the_record_sealed_or_not(kept: Kept) -> None:
     assert shown["last"]["payload"]["text"] == "value 15"
 
 
-def test_old_rows_are_left_out_and_of_many_new_ones_some_stand_for_all(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(record_topics, "FIRST_ROWS", 4)
-    monkeypatch.setattr(record_topics, "MAXIMUM_ROWS", 2)
-    topics = topics_of(kept)
+def test_old_rows_are_left_out_and_of_many_new_ones_some_stand_for_all(kept: Kept) -> None:
+    topics = topics_of(kept, FollowLimits(first_rows=4, maximum_rows=2))
     kept.keeper.commit(20)
     assert topics.follow().root.messages == 4
     kept.keeper.commit(10)
@@ -86,13 +93,9 @@ def test_old_rows_are_left_out_and_of_many_new_ones_some_stand_for_all(
     assert sorted(each.messages for each in leaves(tree))[-2:] == [5 + 1, 5 + 1]
 
 
-def test_rows_are_read_as_long_as_there_is_time_for_them(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(record_topics, "MINIMUM_ROWS", 3)
+def test_rows_are_read_as_long_as_there_is_time_for_them(kept: Kept) -> None:
     # No computer reads a row in this time.
-    monkeypatch.setattr(record_topics, "FOLLOW_SECONDS", 1e-12)
-    topics = topics_of(kept)
+    topics = topics_of(kept, FollowLimits(minimum_rows=3, seconds=1e-12))
     kept.keeper.commit(20)
     assert len(list(leaves(topics.follow()))) == 5
     kept.keeper.commit(20)
@@ -101,11 +104,8 @@ def test_rows_are_read_as_long_as_there_is_time_for_them(
     assert sum(before[topic] != last for topic, last in after.items()) == 3
 
 
-def test_rows_that_are_not_sealed_are_read_only_if_they_are_few(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(record_topics, "UNSEALED_ROWS", 3)
-    topics = topics_of(kept)
+def test_rows_that_are_not_sealed_are_read_only_if_they_are_few(kept: Kept) -> None:
+    topics = topics_of(kept, FollowLimits(unsealed_rows=3))
     kept.keeper.commit(5)
     seal(kept)
     kept.keeper.commit(4)
@@ -126,10 +126,9 @@ def test_history_has_the_newest_messages_of_one_topic(kept: Kept) -> None:
     assert topics.history("plant/line1/temperature", 60)["rows"] == []
 
 
-def test_long_history_is_cut_and_says_so(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_topics, "HISTORY_ROWS", 2)
+def test_long_history_is_cut_and_says_so(kept: Kept) -> None:
     kept.keeper.commit(20)
-    found = topics_of(kept).history("plant/line1/temperature", 1e12)
+    found = topics_of(kept, FollowLimits(history_rows=2)).history("plant/line1/temperature", 1e12)
     assert [row["seq"] for row in found["rows"]] == [16, 11]
     assert found["more"] is True
 
@@ -221,20 +220,21 @@ def test_a_query_that_runs_too_long_is_ended_and_the_next_one_runs(kept: Kept) -
     asyncio.run(test())
 
 
-def test_too_many_queries_are_refused(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sql_queries, "WAITING_QUERIES", 1)
+def test_too_many_queries_are_refused(kept: Kept) -> None:
+    # One runs, as many as possible wait, and two are refused.
+    given = 1 + WAITING_QUERIES + 2
     kept.keeper.commit(1)
 
     async def test() -> None:
         queries = queries_of(kept)
         try:
             found = await asyncio.gather(
-                *(queries.run("select 1") for _ in range(4)), return_exceptions=True
+                *(queries.run("select 1") for _ in range(given)), return_exceptions=True
             )
         finally:
             await queries.close()
         refused = [each for each in found if isinstance(each, TooManyQueries)]
-        assert (len(refused), len(found)) == (2, 4)
+        assert (len(refused), len(found)) == (2, given)
 
     asyncio.run(test())
 

@@ -11,6 +11,7 @@ read, and stand for the others: counts and rates are estimates then.
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,17 +22,8 @@ from semel.store.segments import RecordError
 from semel.web.payloads import describe_payload
 from semel.web.topic_tree import KEPT_BYTES, LastMessage, TopicBranch, TopicTree
 
-# Rows that are read when somebody begins to look.
-FIRST_ROWS: Final = 20_000
-# The processor time that reading new rows may take, and within it, how many rows that is.
-FOLLOW_SECONDS: Final = 0.05
-MINIMUM_ROWS: Final = 1_000
-MAXIMUM_ROWS: Final = 50_000
-# Rows that are read although they are not sealed.
-UNSEALED_ROWS: Final = 500
 # After so long a pause the newest rows are read again, and none of those between.
 PAUSE_SECONDS: Final = 60.0
-HISTORY_ROWS: Final = 500
 # Rows of the record that are searched for one topic.
 SEARCHED_ROWS: Final = 2_000_000
 
@@ -41,6 +33,25 @@ _HISTORY_COLUMNS: Final = (*_COLUMNS, "client_id")
 Values = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class FollowLimits:
+    """How many rows of the record are read and kept."""
+
+    # Rows that are read when somebody begins to look.
+    first_rows: int = 20_000
+    # The processor time that reading new rows may take, and within it, how many rows that is.
+    seconds: float = 0.05
+    minimum_rows: int = 1_000
+    maximum_rows: int = 50_000
+    # Rows that are read although they are not sealed.
+    unsealed_rows: int = 500
+    # Messages of one topic that are shown.
+    history_rows: int = 500
+
+
+LIMITS: Final = FollowLimits()
+
+
 class RecordUnreadable(Exception):
     """Why the record cannot be read, in one sentence."""
 
@@ -48,9 +59,17 @@ class RecordUnreadable(Exception):
 class RecordTopics:
     """The topics of one stream. Its methods block, and are called one at a time."""
 
-    def __init__(self, data: Path | None, root: str | None, stream: str) -> None:
+    def __init__(
+        self,
+        data: Path | None,
+        root: str | None,
+        stream: str,
+        *,
+        limits: FollowLimits = LIMITS,
+    ) -> None:
         self._data = data
         self._root = root
+        self._limits = limits
         self.stream = stream
         self.tree = TopicTree()
         # By node: the last row that was read.
@@ -59,8 +78,8 @@ class RecordTopics:
         # The processor time that the last `follow` took, and how many rows it read.
         self.follow_seconds = 0.0
         self._rows_read = 0
-        # How many rows can be read in FOLLOW_SECONDS, as far as is known.
-        self._affordable_rows = MAXIMUM_ROWS
+        # How many rows can be read in the time for it, as far as is known.
+        self._affordable_rows = limits.maximum_rows
 
     def follow(self) -> TopicTree:
         """Read what is new, and return the tree. Raises RecordUnreadable."""
@@ -76,19 +95,20 @@ class RecordTopics:
                 self._follow(record, max(1, self._affordable_rows // len(records)))
         self.tree.end_interval(min(since, PAUSE_SECONDS))
         self.follow_seconds = time.thread_time() - began
-        if self._rows_read >= MINIMUM_ROWS:
-            rows = int(FOLLOW_SECONDS * self._rows_read / max(self.follow_seconds, 1e-6))
-            self._affordable_rows = min(MAXIMUM_ROWS, max(MINIMUM_ROWS, rows))
+        limits = self._limits
+        if self._rows_read >= limits.minimum_rows:
+            rows = int(limits.seconds * self._rows_read / max(self.follow_seconds, 1e-6))
+            self._affordable_rows = min(limits.maximum_rows, max(limits.minimum_rows, rows))
         return self.tree
 
     def _follow(self, record: NodeRecord, maximum_rows: int) -> None:
         summary = record.summary()
         last = summary.last
-        if last - summary.sealed > UNSEALED_ROWS:
+        if last - summary.sealed > self._limits.unsealed_rows:
             last = summary.sealed
         known = self._read_up_to.get(record.node)
         if known is None:
-            begins = first = max(summary.first, last - FIRST_ROWS + 1)
+            begins = first = max(summary.first, last - self._limits.first_rows + 1)
         else:
             begins = max(summary.first, known + 1)
             first = max(begins, last - maximum_rows + 1)
@@ -134,6 +154,7 @@ class RecordTopics:
         """The newest messages of a topic during the last seconds. Raises RecordUnreadable."""
         import pyarrow.compute as pc
 
+        history_rows = self._limits.history_rows
         since = int((time.time() - seconds) * 1e6)
         rows: list[Values] = []
         is_complete = True
@@ -148,8 +169,8 @@ class RecordTopics:
                 for table in record.tables(first, last, ReadOptions(columns=_HISTORY_COLUMNS)):
                     found = table.filter(pc.equal(table.column("topic"), topic))
                     rows += found.to_pylist()
-                    if len(rows) > 2 * HISTORY_ROWS:
-                        del rows[: len(rows) - HISTORY_ROWS]
+                    if len(rows) > 2 * history_rows:
+                        del rows[: len(rows) - history_rows]
                         is_complete = False
         rows.sort(key=lambda row: row["received"], reverse=True)
         return {
@@ -162,9 +183,9 @@ class RecordTopics:
                     "retain": row["retain"],
                     "client": row["client_id"],
                 }
-                for row in rows[:HISTORY_ROWS]
+                for row in rows[:history_rows]
             ],
-            "more": not is_complete or len(rows) > HISTORY_ROWS,
+            "more": not is_complete or len(rows) > history_rows,
         }
 
     @contextmanager
