@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from semel.broker.access import rights_file
 from semel.broker.access.mosquitto_acl import parse_mosquitto_acl
-from semel.broker.access.rights_file import parse_rights, read_text
+from semel.broker.access.rights_file import MAXIMUM_FILE_BYTES, parse_rights, read_text
 from semel.broker.access.rights_loading import load_rights
 from semel.broker.access.rights_rules import (
     PUBLISH,
@@ -274,15 +273,15 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         assert str(caught.value) == f"{path}: {reason}"
 
 
-def test_a_file_has_a_maximum_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_has_a_maximum_size(tmp_path: Path) -> None:
     path = tmp_path / "rights.txt"
-    path.write_text("allow * all a\n")
-    monkeypatch.setattr(rights_file, "MAXIMUM_FILE_BYTES", 14)
-    assert read_text(path)[0] == "allow * all a\n"
-    monkeypatch.setattr(rights_file, "MAXIMUM_FILE_BYTES", 13)
+    text = "allow * all a\n".ljust(MAXIMUM_FILE_BYTES, "\n")
+    path.write_text(text)
+    assert read_text(path)[0] == text
+    path.write_text(text + "\n")
     with pytest.raises(RightsError) as caught:
         read_text(path)
-    assert str(caught.value) == f"{path}: has more than 13 bytes"
+    assert str(caught.value) == f"{path}: has more than {MAXIMUM_FILE_BYTES:,} bytes"
 
 
 @pytest.mark.parametrize("is_mosquitto", [False, True])

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from semel.broker.network import audit_log
-from semel.broker.network.audit_log import AuditFileUnusable, AuditLog
+from semel.broker.network.audit_log import MAXIMUM_SOURCES, AuditFileUnusable, AuditLog
 from tests.broker.broker_process import PATIENCE
 
 # Lines of one client per minute, where that does not matter.
@@ -221,19 +220,16 @@ def test_a_summary_is_written_although_nothing_else_happens(tmp_path: Path) -> N
     assert names_in(path) == ["refused", "refused_again"]
 
 
-def test_very_many_addresses_share_a_summary(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(audit_log, "MAXIMUM_SOURCES", 3)
+def test_very_many_addresses_share_a_summary(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     log = AuditLog(path, print, lines_per_minute=1, clock=Clock())
-    for number in range(10):
-        log.write(refused(f"10.0.0.{number}:1"))
+    for number in range(MAXIMUM_SOURCES + 7):
+        log.write(refused(f"10.0.{number // 256}.{number % 256}:1"))
     log.write(connected("10.0.0.77:1", "ann"))
     log.close()
     summaries = [each for each in events_in(path) if each["event"] == "refused_again"]
-    # The first three, the first of the others, and a summary of the rest.
-    assert names_in(path) == ["refused"] * 4 + ["connected", "refused_again"]
+    # Those that are told apart, the first of the others, and a summary of the rest.
+    assert names_in(path) == ["refused"] * (MAXIMUM_SOURCES + 1) + ["connected", "refused_again"]
     assert (summaries[0]["address"], summaries[0]["count"]) == ("others", 6)
 
 

@@ -6,9 +6,14 @@ from pathlib import Path
 import pytest
 
 from semel.broker.bans import ADDRESS, CLIENT, Ban, Bans
-from semel.broker.network import ban_file
 from semel.broker.network.administration import Administration, AdministrationUnusable
-from semel.broker.network.ban_file import BanFileUnusable, ban_values, read_bans, write_bans
+from semel.broker.network.ban_file import (
+    MAXIMUM_LINE,
+    BanFileUnusable,
+    ban_values,
+    read_bans,
+    write_bans,
+)
 from semel.broker.network.control_settings import AuditSettings, ControlSettings
 
 
@@ -62,13 +67,13 @@ def test_a_bad_line_is_named_at_the_start(tmp_path: Path, line: str, sentence: s
         Administration(ControlSettings(), AuditSettings(), tmp_path)
 
 
-def test_an_endless_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ban_file, "MAXIMUM_LINE", 100)
+def test_an_endless_line_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bans.jsonl"
-    path.write_text('{"kind": "client", "value": "%s"}\n' % ("x" * 60))
+    line = '{"kind": "client", "value": "a"}'
+    path.write_text(line.ljust(MAXIMUM_LINE - 1) + "\n")
     assert len(read(path)) == 1
-    path.write_text('{"kind": "client", "value": "%s"}\n' % ("x" * 100))
-    with pytest.raises(BanFileUnusable, match="line 1: it has more than 100 bytes"):
+    path.write_text(line.ljust(MAXIMUM_LINE) + "\n")
+    with pytest.raises(BanFileUnusable, match="line 1: it has more than 1048576 bytes"):
         read(path)
 
 

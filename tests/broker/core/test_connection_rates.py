@@ -1,9 +1,6 @@
 """Connections per second, for each address."""
 
-import pytest
-
-from semel.broker.network import connection_rates
-from semel.broker.network.connection_rates import ConnectionRates
+from semel.broker.network.connection_rates import MAXIMUM_ADDRESSES, ConnectionRates
 
 
 def test_a_burst_of_two_seconds_is_admitted_and_then_the_rate() -> None:
@@ -23,9 +20,10 @@ def test_a_rate_below_one_admits_one_at_a_time() -> None:
     assert [rates.admits("a", at) for at in (0.0, 5.0, 10.0, 11.0)] == [True, False, True, False]
 
 
-def test_the_address_that_was_idle_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_rates, "MAXIMUM_ADDRESSES", 2)
+def test_the_address_that_was_idle_longest_is_forgotten() -> None:
     rates = ConnectionRates(0.5)
-    assert [rates.admits(each, 0.0) for each in ("a", "b", "a", "c")] == [True, True, False, True]
+    assert [rates.admits(each, 0.0) for each in ("a", "b", "a")] == [True, True, False]
+    assert all(rates.admits(f"other {number}", 0.0) for number in range(MAXIMUM_ADDRESSES - 2))
+    assert rates.admits("c", 0.0)
     # b was forgotten, a and c were not.
     assert [rates.admits(each, 0.0) for each in ("a", "c", "b")] == [False, False, True]

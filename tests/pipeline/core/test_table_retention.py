@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from tests.pipeline.test_maintenance import POLICY, actions, land_many, seqs
 
 from semel.pipeline.app_transactions import position_id
 from semel.pipeline.compaction import compact, plan_all
@@ -32,6 +31,7 @@ from semel.pipeline.table_retention import (
 from semel.store.retention_clock import FILE_NAME
 from semel.store.roots import open_root
 from tests.pipeline.landing_rows import land_seqs
+from tests.pipeline.spark.test_maintenance import POLICY, actions, land_many, seqs
 
 DAY = 86_400.0
 HOUR = 3_600.0

@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.pipeline.test_maintenance import POLICY, actions, seqs
 
 from semel.pipeline.errors import TableError
 from semel.pipeline.maintenance_process import Maintenance
 from tests.pipeline.core.test_table_retention import NINETY, at, three_days
+from tests.pipeline.spark.test_maintenance import POLICY, actions, seqs
 
 
 def test_a_time_that_is_not_known_is_a_problem_of_the_pass_and_not_its_end(
