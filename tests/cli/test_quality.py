@@ -273,14 +273,12 @@ def test_the_range_ends_now_at_the_latest() -> None:
     assert find_range(None, 0, 5 * day, now=3 * day) == (0, 3 * day)
 
 
-def test_a_chart_is_relative_to_its_highest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chart_is_relative_to_its_highest() -> None:
     counts = [0, 1, 2, 3, 4, 5, 6, 7, 8, 1_000_000]
-    monkeypatch.setattr("semel.cli.quality.can_print", lambda text: True)
-    assert chart_of(counts[:9]) == " " + BLOCKS
-    assert chart_of(counts) == " ▁▁▁▁▁▁▁▁█"
-    assert chart_of([7, 7]) == "██"
-    monkeypatch.setattr("semel.cli.quality.can_print", lambda text: False)
-    assert chart_of(counts[:9]) == " " + ASCII_BLOCKS
+    assert chart_of(counts[:9], BLOCKS) == " " + BLOCKS
+    assert chart_of(counts, BLOCKS) == " ▁▁▁▁▁▁▁▁█"
+    assert chart_of([7, 7], BLOCKS) == "██"
+    assert chart_of(counts[:9], ASCII_BLOCKS) == " " + ASCII_BLOCKS
 
 
 def test_a_chart_is_ascii_where_the_output_is(plant: MadeRecord) -> None:

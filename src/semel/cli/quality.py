@@ -422,7 +422,7 @@ def print_lines(rows: Sequence[Row], query: QualityQuery) -> None:
                 f"{row['messages']:,}",
                 shown_number(row["per_minute"]),
                 f"{shown_seconds(row['since_last'])} ago",
-                chart_of(row["chart"]),
+                chart_of(row["chart"], printable_blocks()),
                 ", ".join(problems_of(row)) or "none",
             ]
         )
@@ -461,7 +461,7 @@ def details_of(row: Row, query: QualityQuery) -> Iterator[tuple[str, str]]:
     yield "received", f"{messages}, {shown_number(row['per_minute'])} per minute"
     first, last = (microseconds_of(row[f"{name}_received"]) for name in ("first", "last"))
     yield "", f"from {shown_time(first, 'milliseconds')} to {shown_time(last, 'milliseconds')}"
-    yield "chart", f"|{chart_of(row['chart'])}|"
+    yield "chart", f"|{chart_of(row['chart'], printable_blocks())}|"
     if row["rhythm"] is None:
         yield "rhythm", "unknown"
     else:
@@ -529,19 +529,18 @@ def shown_seconds(seconds: float) -> str:
     return f"{sign}{size:.3g} s"
 
 
-def chart_of(counts: Sequence[int]) -> str:
+def chart_of(counts: Sequence[int], blocks: str) -> str:
     """Counts as blocks, each relative to the highest."""
-    blocks = BLOCKS if can_print(BLOCKS) else ASCII_BLOCKS
     highest = max(counts)
     return "".join(blocks[(each * len(blocks) - 1) // highest] if each else " " for each in counts)
 
 
-def can_print(text: str) -> bool:
-    """Whether standard output can print a text as it is."""
+def printable_blocks() -> str:
+    """The blocks that standard output can print."""
     if isinstance(sys.stdout, AsciiOutput):
-        return False
+        return ASCII_BLOCKS
     try:
-        text.encode(sys.stdout.encoding or "ascii")
+        BLOCKS.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
-        return False
-    return True
+        return ASCII_BLOCKS
+    return BLOCKS
