@@ -17,7 +17,7 @@ from semel.pipeline.landing_plan import LandingPlan, SparkplugTables, make_plan,
 from semel.pipeline.landing_target import SparkplugTarget, make_target
 from semel.pipeline.settings import LandSettings
 from semel.pipeline.sparkplug import batches
-from semel.pipeline.sparkplug.batches import SparkplugLanding, StateTable
+from semel.pipeline.sparkplug.batches import LIMITS, SparkplugLanding, SparkplugLimits, StateTable
 from semel.pipeline.sparkplug.protobuf_schema import payload_class
 from semel.pipeline.sparkplug.rows import RECORD_COLUMNS
 from semel.pipeline.table import CommitOutcome, LandingBatch, Table
@@ -94,8 +94,8 @@ class BatchPlace:
         made = make_plan(LandSettings(root=str(folder / "root"), lake=str(self.lake)))
         self.plan: LandingPlan = sparkplug_plan(made, SparkplugTables())
 
-    def start(self) -> SparkplugLanding:
-        return SparkplugLanding(self.plan, SparkplugTables())
+    def start(self, limits: SparkplugLimits = LIMITS) -> SparkplugLanding:
+        return SparkplugLanding(self.plan, SparkplugTables(), limits=limits)
 
     def batch(self, spans: Mapping[str, tuple[int, int]]) -> pa.Table:
         """The Sparkplug messages of some rows, in no order."""
@@ -197,8 +197,7 @@ def test_rows_are_the_same_if_a_landing_is_killed_at_any_commit(
     """Each third commit on average is the last one of a process, done or not."""
     chance = random.Random(seed)
     # The state table is replaced now and then.
-    monkeypatch.setattr(batches, "APPENDED_COMMITS", 3)
-    monkeypatch.setattr(batches, "CHUNK_MESSAGES", 7)
+    limits = SparkplugLimits(appended_commits=3, chunk_messages=7)
     place = BatchPlace(tmp_path, MESSAGES)
     commit = Table.commit
 
@@ -215,7 +214,7 @@ def test_rows_are_the_same_if_a_landing_is_killed_at_any_commit(
     kills = 0
     while True:
         try:
-            place.land_rest(place.start(), chance, 60)
+            place.land_rest(place.start(limits), chance, 60)
             break
         except Killed:
             kills += 1
@@ -229,11 +228,10 @@ def test_rows_are_the_same_if_a_landing_is_killed_at_any_commit(
     assert place.all_rows() == expected
 
 
-def test_the_state_table_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "OBSOLETE_ROWS", 10)
-    monkeypatch.setattr(batches, "APPENDED_COMMITS", 5)
+def test_the_state_table_stays_small(tmp_path: Path) -> None:
+    limits = SparkplugLimits(obsolete_rows=10, appended_commits=5)
     place = BatchPlace(tmp_path, {"n1": messages_of("n1", 4)})
-    place.land_rest(place.start(), random.Random(1), 20)
+    place.land_rest(place.start(limits), random.Random(1), 20)
     table = DeltaTable(str(place.lake / "sparkplug_state"))
     assert table.version() > 12
     assert len(table.file_uris()) <= 6
@@ -244,15 +242,12 @@ def test_the_state_table_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert {each.bd_seq for each in stored.values()} == {3}
 
 
-def test_the_states_of_a_node_that_has_left_the_record_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_states_of_a_node_that_has_left_the_record_are_kept(tmp_path: Path) -> None:
     """A broker was retired, and its folder deleted: the state table is replaced nevertheless."""
     place = BatchPlace(tmp_path, MESSAGES)
     place.land_rest(place.start(), random.Random(3), 60)
     shutil.rmtree(tmp_path / "root" / "all" / "n2")
-    monkeypatch.setattr(batches, "APPENDED_COMMITS", 0)
-    landing = place.start()
+    landing = place.start(SparkplugLimits(appended_commits=0))
     at = len(MESSAGES["n1"])
     place.messages = {"n1": [*MESSAGES["n1"], (f"{TOPICS}/NDATA/shared", encoded(0))]}
     span = {"n1": (at + 1, at + 1)}
@@ -276,21 +271,19 @@ def test_a_second_landing_is_refused_by_the_state(tmp_path: Path) -> None:
     place.land_rest(place.start(), random.Random(2), 60)
 
 
-def test_a_batch_that_has_failed_is_not_passed_over_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_has_failed_is_not_passed_over_at_the_end(tmp_path: Path) -> None:
     place = BatchPlace(tmp_path, MESSAGES)
     landing = place.start()
     first, both = {"n1": (1, 20)}, {"n1": (1, 30)}
     landing.land(place.batch(first), first)
 
-    def fail(self: Table, batch: LandingBatch) -> CommitOutcome:
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Table, "commit", fail)
-        with pytest.raises(Killed):
-            landing.land(place.batch({"n1": (21, 30)}), both)
+    # The state is committed last, and its table is away for a moment.
+    folder = place.lake / "sparkplug_state"
+    folder.rename(tmp_path / "away")
+    with pytest.raises(TableError):
+        landing.land(place.batch({"n1": (21, 30)}), both)
+    shutil.rmtree(folder)
+    (tmp_path / "away").rename(folder)
     landing.finish()
     assert place.start().positions == {"n1": 20}
 

@@ -27,6 +27,7 @@ import threading
 import time
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -72,17 +73,26 @@ if TYPE_CHECKING:
 
 # Messages of a batch, which are in the memory of the driver.
 MAX_MESSAGES: Final = 50_000
-# Messages that are decoded before their rows become Arrow tables, which are smaller.
-CHUNK_MESSAGES: Final = 1_000
 # Seconds between two commits if there are no Sparkplug messages.
 ADVANCE_SECONDS: Final = 60.0
-# The state table is replaced when it has this many rows for each part of a state, and this many
-# more; or after this many commits, each of which adds a file.
-OBSOLETE_FACTOR: Final = 4
-OBSOLETE_ROWS: Final = 1_000
-APPENDED_COMMITS: Final = 100
 # Types as in SQL.
 DEAD_LETTER_KINDS: Final = {**DEAD_LETTER_COLUMNS, DATE: "date"}
+
+
+@dataclass(frozen=True)
+class SparkplugLimits:
+    """What is kept in memory, and in the state table."""
+
+    # Messages that are decoded before their rows become Arrow tables, which are smaller.
+    chunk_messages: int = 1_000
+    # The state table is replaced when it has this many rows for each part of a state, and this many
+    # more; or after this many commits, each of which adds a file.
+    obsolete_factor: int = 4
+    obsolete_rows: int = 1_000
+    appended_commits: int = 100
+
+
+LIMITS: Final = SparkplugLimits()
 
 # Node of the record, group and edge node.
 StateKey = tuple[str, str, str]
@@ -117,9 +127,12 @@ def run_messages(batch: pa.Table, states: MutableMapping[StateKey, EdgeNodeState
 class SparkplugLanding:
     """Lands the batches of one query, in order. `land` is called by one thread at a time."""
 
-    def __init__(self, plan: LandingPlan, tables: SparkplugTables) -> None:
+    def __init__(
+        self, plan: LandingPlan, tables: SparkplugTables, *, limits: SparkplugLimits = LIMITS
+    ) -> None:
         """Load the states. Raises TableError."""
         self._plan = plan
+        self._limits = limits
         self._name = tables.prefix
         addresses = {name: landing_table(plan.lake, name) for name in tables.names}
         self._metrics = addresses[tables.metrics]
@@ -128,7 +141,7 @@ class SparkplugLanding:
         self._letters_name = tables.dead_letters
         self._dead_letters = landing_table(plan.lake, tables.dead_letters)
         self._state_table = StateTable(
-            addresses[tables.state], plan.stream, plan.root.nodes(plan.stream)
+            addresses[tables.state], plan.stream, plan.root.nodes(plan.stream), limits=limits
         )
         self._states = self._state_table.states
         # What the last batch covered that was committed, or had no messages to commit.
@@ -169,8 +182,9 @@ class SparkplugLanding:
             for address in (self._metrics, self._nodes, self._gaps)
         )
         dead_letters = FileWriter(dead_letters_layout(self._dead_letters), BUFFER_BYTES // 4)
-        for begin in range(0, ordered.num_rows, CHUNK_MESSAGES):
-            rows = run_messages(ordered.slice(begin, CHUNK_MESSAGES), states)
+        chunk = self._limits.chunk_messages
+        for begin in range(0, ordered.num_rows, chunk):
+            rows = run_messages(ordered.slice(begin, chunk), states)
             metrics.add(rows.metrics_table())
             nodes.add(rows.nodes_table())
             gaps.add(rows.gaps_table())
@@ -231,11 +245,19 @@ class SparkplugLanding:
 class StateTable:
     """The states of all edge nodes, and the position in the record up to which they hold."""
 
-    def __init__(self, address: str, stream: str, nodes: Iterable[str]) -> None:
+    def __init__(
+        self,
+        address: str,
+        stream: str,
+        nodes: Iterable[str],
+        *,
+        limits: SparkplugLimits = LIMITS,
+    ) -> None:
         """Load them. Raises TableError."""
         self.states: dict[StateKey, EdgeNodeState] = {}
         self.positions: dict[str, int] = {}
         self._address = address
+        self._limits = limits
         self._stream = stream
         self._table = Table(address)
         # Rows in the table, and commits since they were replaced.
@@ -315,10 +337,11 @@ class StateTable:
 
     def _is_worn(self, every: Mapping[StateKey, EdgeNodeState], added: int) -> bool:
         """Whether so many rows are obsolete, or files are there, that all should be replaced."""
-        if self._commit_count >= APPENDED_COMMITS:
+        if self._commit_count >= self._limits.appended_commits:
             return True
         parts = sum(2 + len(state.devices) for state in every.values())
-        return self._row_count + added > OBSOLETE_FACTOR * parts + OBSOLETE_ROWS
+        limits = self._limits
+        return self._row_count + added > limits.obsolete_factor * parts + limits.obsolete_rows
 
     def _selection(
         self, ends: Mapping[str, int], records: "Sequence[Transaction]"
