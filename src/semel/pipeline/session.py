@@ -18,7 +18,7 @@ import sys
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
@@ -325,26 +325,29 @@ def _jvm_environment(master: str) -> dict[str, str]:
     if _settings_folder() is None:
         changes["SPARK_CONF_DIR"] = os.fspath(_logging_folder())
     if _is_local(master) and not os.environ.get("SPARK_HOME"):
-        home = _home_without_archives()
+        home = _home_without_archives(java.private_folders(), _installed_folders())
         if home is not None:
             changes["SPARK_HOME"] = os.fspath(home)
     return changes
 
 
-def _home_without_archives() -> Path | None:
+def _home_without_archives(folders: Iterable[Path], installed: Container[str]) -> Path | None:
     """Spark's home without the archive of pyspark, or None if workers would not find pyspark.
 
     Spark puts the archive of its home first on the path of its Python processes. Python keeps no
     compiled code of an archive, so each of them compiled pyspark again: 0.6 s, and a query starts
     several. Without the archive they import the installed pyspark.
+
+    The home is in the first of `folders` that can be used; `installed` are the folders of packages
+    that workers find.
     """
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         return None
     package = Path(spec.origin).parent
-    if os.path.realpath(package.parent) not in _installed_folders():
+    if os.path.realpath(package.parent) not in installed:
         return None
-    for folder in java.private_folders():
+    for folder in folders:
         home = folder / f"home-{java.digest(os.fsencode(package))}"
         try:
             home.mkdir(mode=0o700, exist_ok=True)

@@ -345,10 +345,10 @@ def test_a_session_with_a_cluster_is_not_bound_to_this_machine() -> None:
 def test_the_home_of_spark_is_changed_for_local_sessions_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("semel.pipeline.java.private_folders", lambda: iter([tmp_path]))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("SPARK_HOME", raising=False)
     home = Path(MODULE._jvm_environment("local[2]")["SPARK_HOME"])
-    assert home.parent == tmp_path
+    assert home.parent == tmp_path / "semel-spark"
     assert (home / "bin" / "spark-submit").is_file()
     assert not (home / "python").exists()
     assert MODULE._jvm_environment("local[2]")["SPARK_HOME"] == str(home)
@@ -357,27 +357,22 @@ def test_the_home_of_spark_is_changed_for_local_sessions_only(
     assert "SPARK_HOME" not in MODULE._jvm_environment("local[2]")
 
 
-def test_spark_keeps_its_home_if_there_is_no_folder_for_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SPARK_HOME", raising=False)
+def test_spark_keeps_its_home_if_there_is_no_folder_for_another(tmp_path: Path) -> None:
+    installed = MODULE._installed_folders()
     (tmp_path / "file").touch()
-    home = MODULE._home_without_archives()
+    (tmp_path / "good").mkdir()
+    home = MODULE._home_without_archives([tmp_path / "file", tmp_path / "good"], installed)
     assert home is not None
+    assert home.parent == tmp_path / "good"
     other = tmp_path / home.name
     other.mkdir()
     (other / "jars").symlink_to(tmp_path)  # not those of this pyspark
-    folders = [tmp_path / "file", tmp_path]
-    monkeypatch.setattr("semel.pipeline.java.private_folders", lambda: iter(folders))
-    assert MODULE._home_without_archives() is None
+    assert MODULE._home_without_archives([tmp_path / "file", tmp_path], installed) is None
 
 
-def test_spark_keeps_its_home_if_pyspark_is_not_installed_for_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert MODULE._home_without_archives() is not None
-    monkeypatch.setattr(MODULE, "_installed_folders", lambda: {str(tmp_path)})
-    assert MODULE._home_without_archives() is None
+def test_spark_keeps_its_home_if_pyspark_is_not_installed_for_workers(tmp_path: Path) -> None:
+    assert MODULE._home_without_archives([tmp_path], MODULE._installed_folders()) is not None
+    assert MODULE._home_without_archives([tmp_path], {str(tmp_path)}) is None
 
 
 def test_workers_of_a_cluster_keep_the_python_that_the_user_named(
