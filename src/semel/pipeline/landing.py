@@ -16,7 +16,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -57,9 +57,16 @@ Event = dict[str, Any]
 class Landing:
     """A landing. `run` returns after `stop`, or with `once` when all sealed rows have landed."""
 
-    def __init__(self, plan: LandingPlan, emit: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        plan: LandingPlan,
+        emit: Callable[[Event], None],
+        *,
+        retry_seconds: Sequence[float] = RETRY_SECONDS,
+    ) -> None:
         self.plan = plan
         self._emit = emit
+        self._retry_seconds = retry_seconds
         self._stopping = threading.Event()
         self._stop_now = threading.Event()
         self._emitting = threading.Lock()
@@ -157,14 +164,14 @@ class Landing:
         while (problem := self._run_query(spark, once=once)) is not None:
             failures = failures + 1 if self._landed == before else 1
             before = self._landed
-            if failures > len(RETRY_SECONDS):
+            if failures > len(self._retry_seconds):
                 raise problem
             LOG.warning(
                 "a Python worker of Spark did not start in time, because the machine is"
                 " overloaded: retrying in %d s",
-                RETRY_SECONDS[failures - 1],
+                self._retry_seconds[failures - 1],
             )
-            self._stopping.wait(RETRY_SECONDS[failures - 1])
+            self._stopping.wait(self._retry_seconds[failures - 1])
         self._note([], is_last=True)
         self._event("ended", landed=self._landed)
 

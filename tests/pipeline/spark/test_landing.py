@@ -19,8 +19,8 @@ from semel.pipeline.landing_errors import explain
 from semel.pipeline.landing_plan import make_plan
 from semel.pipeline.landing_target import OneTable, make_target
 from semel.pipeline.settings import LandSettings
-from semel.store.landing_notes import read_landing_notes
-from semel.store.roots import LocalRoot, open_root
+from semel.store.landing_notes import landing_note_path, read_landing_notes
+from semel.store.roots import open_root
 from semel.store.segments import schema
 from tests.pipeline.made import received_at, write_messages
 
@@ -147,21 +147,19 @@ def test_how_far_a_landing_is_is_noted_under_the_root(place: Place) -> None:
 
 
 def test_a_root_that_cannot_be_written_is_told_once_and_landing_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     wanted = LandSettings(root=str(tmp_path / "root"), lake=str(tmp_path / "lake"))
     landing = Landing(make_plan(wanted), lambda event: None)
     landing._target = make_target(landing.plan)
     landing._target.watched[0].positions["n1"] = 7
-
-    def refuse(*_: object, **__: object) -> int:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(LocalRoot, "write", refuse)
+    # A folder, where the note should be.
+    path = landing_note_path("all", landing._target.watched[0].table.shown)
+    (tmp_path / "root" / path).mkdir(parents=True)
     for _ in range(3):
         landing._note([], is_last=True)
     assert caplog.text.count("retention does not know what") == 1
-    monkeypatch.undo()
+    (tmp_path / "root" / path).rmdir()
     landing._target.watched[0].positions["n2"] = 8
     landing._note([])
     assert read_landing_notes(landing.plan.root, "all") == []
@@ -378,13 +376,12 @@ def test_a_landing_tries_again_a_few_times_and_after_each_batch_anew(
 
     monkeypatch.setattr(OneTable, "start", lambda self, spark, once: Mock())
     monkeypatch.setattr(Landing, "_watch", watch)
-    monkeypatch.setattr("semel.pipeline.landing.RETRY_SECONDS", (0.0, 0.0))
-    Landing(make_plan(wanted), events.append).run(spark=Mock())
+    Landing(make_plan(wanted), events.append, retry_seconds=(0.0, 0.0)).run(spark=Mock())
     assert landed == [0, 0, 30, 0, 10]
     assert [each["event"] for each in events] == ["starting", "ready", "ended"]
     assert events[-1]["landed"] == 40
     del plans[0]
     plans[0].append(0)
     with pytest.raises(RuntimeError, match="failed to connect back"):
-        Landing(make_plan(wanted), events.append).run(spark=Mock())
+        Landing(make_plan(wanted), events.append, retry_seconds=(0.0, 0.0)).run(spark=Mock())
     assert plans[0] == [0]
