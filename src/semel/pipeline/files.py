@@ -116,9 +116,9 @@ def write_files(batches: Iterable[pa.RecordBatch], layout: TableLayout) -> list[
 class FileWriter:
     """Writes rows as they come, and keeps at most `buffer_bytes` of them in memory."""
 
-    def __init__(self, layout: TableLayout, buffer_bytes: int | None = None) -> None:
+    def __init__(self, layout: TableLayout, buffer_bytes: int = BUFFER_BYTES) -> None:
         self._layout = layout
-        self._buffer_bytes = BUFFER_BYTES if buffer_bytes is None else buffer_bytes
+        self._buffer_bytes = buffer_bytes
         self._folder = TableFolder(layout.address)
         self._written: list[DataFile] = []
         self._buffers: dict[tuple[Any, ...], list[pa.Table]] = {}

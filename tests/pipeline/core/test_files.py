@@ -10,12 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from semel.pipeline import files
 from semel.pipeline.errors import TableError
 from semel.pipeline.files import (
+    GROUP_ROWS,
     REPEATED,
     UNIQUE,
     DataFile,
+    FileWriter,
     FloatStatistics,
     TableLayout,
     as_in_delta,
@@ -233,14 +234,12 @@ def test_a_value_that_is_too_long_for_the_name_of_a_folder_is_refused(tmp_path: 
     assert len(written(tmp_path, pa.table({"a": [1], "t": ["x" * 253]}), "t")) == 1
 
 
-def test_a_row_group_of_nulls_does_not_hide_the_bounds_of_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "GROUP_ROWS", 2)
-    found = statistics(tmp_path, a=pa.array([5, 7, None, None, 6], pa.int64()))
+def test_a_row_group_of_nulls_does_not_hide_the_bounds_of_the_others(tmp_path: Path) -> None:
+    groups = [pa.array([5, 7] * (GROUP_ROWS // 2)), pa.nulls(GROUP_ROWS, pa.int64()), pa.array([6])]
+    found = statistics(tmp_path, a=pa.concat_arrays(groups))
     assert found["minValues"] == {"a": 5}
     assert found["maxValues"] == {"a": 7}
-    assert found["nullCount"] == {"a": 2}
+    assert found["nullCount"] == {"a": GROUP_ROWS}
 
 
 def test_moments_of_another_zone_become_utc() -> None:
@@ -259,12 +258,12 @@ def test_columns_of_files_are_nullable_whatever_the_query_promises(tmp_path: Pat
     assert written.to_pylist() == table.to_pylist()
 
 
-def test_memory_is_bounded_by_writing_the_largest_partition(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "BUFFER_BYTES", 10_000)
+def test_memory_is_bounded_by_writing_the_largest_partition(tmp_path: Path) -> None:
     table = pa.table({"a": list(range(4_000)), "k": ["x"] * 3_000 + ["y"] * 1_000})
-    found = write_files(table.to_batches(max_chunksize=100), TableLayout(str(tmp_path), ("k",)))
+    writer = FileWriter(TableLayout(str(tmp_path), ("k",)), buffer_bytes=10_000)
+    for batch in table.to_batches(max_chunksize=100):
+        writer.add(pa.Table.from_batches([batch]))
+    found = writer.finish()
     assert len(found) > 4
     assert sum(file.rows for file in found) == 4_000
     rows = [
