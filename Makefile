@@ -78,6 +78,16 @@ help: ## Say what can be made (the default)
 install: $(INSTALLED) ## Make .venv with pinned tools and the compiled package
 	@echo "installed: .venv/bin/semel"
 
+.PHONY: quick
+quick: $(TOOLS) | .build ## Check format, lint and types, and run what waits for nothing: a minute
+	.venv/bin/ruff format --check --quiet .
+	.venv/bin/ruff check --quiet .
+	@# Types beside tests: mypy takes one processor, and is done before them.
+	.venv/bin/python -m mypy > .build/mypy.log & types=$$!; \
+	    $(INTERPRETED) -m pytest -q --no-header -n 2 --dist worksteal -m "not slow and not long" \
+	        $(CORE) $(ARGS); \
+	    wait $$types || { cat .build/mypy.log; exit 1; }
+
 .PHONY: test
 test: test-interpreted test-compiled test-spark ## Run the suite in all its parts; check coverage
 	.venv/bin/python -m coverage report $(COVERED) --fail-under=100

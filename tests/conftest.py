@@ -12,7 +12,7 @@ import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -133,7 +133,7 @@ sys.addaudithook(refuse_in_core)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     global in_core
     in_core = not CORE.isdisjoint(item.path.parts)
     measure_own_room(item)

@@ -182,6 +182,7 @@ def test_a_repr_shows_no_password_and_no_authentication_data() -> None:
 # --- packets are values ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(with_version(packets))
 def test_a_packet_is_equal_to_its_like_and_to_nothing_else(drawn: tuple[int, Packet]) -> None:

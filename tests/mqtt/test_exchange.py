@@ -268,6 +268,7 @@ def violation_of(exchange: Exchange, sender: int, packet: Packet, version: int) 
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(
     ("version", "number"),

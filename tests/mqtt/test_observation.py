@@ -223,6 +223,7 @@ def test_an_observer_has_nothing_to_say_of_a_packet_that_is_right(
     assert (observation.start, observation.end) == (1, 1 + len(data))
 
 
+@pytest.mark.slow
 @settings(max_examples=repeats(800, 200), deadline=None, derandomize=True)
 @given(with_version(inputs))
 def test_observe_and_decode_are_of_one_mind(drawn: tuple[int, bytes]) -> None:

@@ -170,6 +170,7 @@ BOTH_SIDES = pytest.mark.parametrize("sender", [CLIENT, SERVER])
 BOTH_VERSIONS = pytest.mark.parametrize("version", [MQTT311, MQTT5])
 
 
+@pytest.mark.slow
 @BOTH_VERSIONS
 @BOTH_SIDES
 @pytest.mark.parametrize("qos", [1, 2])
@@ -189,6 +190,7 @@ def test_publish_is_ordinary_where_it_is_allowed_and_its_identifier_is_free(
     assert taken_count
 
 
+@pytest.mark.slow
 @BOTH_VERSIONS
 @BOTH_SIDES
 @pytest.mark.parametrize(

@@ -99,6 +99,7 @@ def test_a_message_counts_its_properties_alike_however_they_are_kept(count: int)
     assert message == again
 
 
+@pytest.mark.slow
 def test_a_message_takes_about_what_its_properties_have_as_bytes() -> None:
     """As objects, empty user properties take 26 times as much"""
     with memory() as held:

@@ -49,6 +49,7 @@ def test_a_message_in_flight_arrives_though_every_packet_is_followed_by_a_cut(
     check(world)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_what_one_end_has_to_send_arrives_though_the_other_loses_its_session(seed: int) -> None:
     choose = random.Random(seed)

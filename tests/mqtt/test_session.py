@@ -99,6 +99,7 @@ def test_a_qos_0_message_is_dropped_without_a_connection_and_when_expired() -> N
     assert len(packets(session)) == 1
 
 
+@pytest.mark.slow
 def test_an_identifier_is_in_use_until_its_last_acknowledgement() -> None:
     """[MQTT-2.3.1-2] [MQTT-2.3.1-3]: all 65,535 in flight, and none is given twice."""
     session = connected(MQTT311)
@@ -129,6 +130,7 @@ def test_identifiers_of_subscribe_and_publish_come_from_one_pool() -> None:
     assert [session.reserve_id() for _ in range(3)] == [5, 6, 7]
 
 
+@pytest.mark.slow
 def test_messages_wait_when_requests_hold_the_last_free_identifier() -> None:
     session = connected()
     assert session.reserve_id() == 1
@@ -826,6 +828,7 @@ def test_a_stale_receipt_does_not_take_the_place_of_the_message_that_has_its_ide
     assert session.drain() == ([Change(STORED, packet_id=1)], [PubRec(1)])
 
 
+@pytest.mark.slow
 def test_all_65535_inbound_identifiers_are_kept_in_8_kib() -> None:
     session = connected(MQTT311)
     for packet_id in range(1, 65_536):

@@ -153,6 +153,7 @@ def failing(check: Callable[[Vector, bytes], bool], file: str) -> list[str]:
     return [str(vector) for vector, data in mine if not check(vector, data)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", FILES)
 def test_pieces_of_any_size_come_to_the_same(file: str) -> None:
     assert failing(pieces_agree, file) == []

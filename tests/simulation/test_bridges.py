@@ -12,6 +12,7 @@ from tests.simulation.bridge_runs import run_bridge_seeds
 from tests.simulation.bridge_world import EARLY, FORGETFUL, BridgedWorld
 
 
+@pytest.mark.slow
 def test_no_schedule_loses_or_duplicates_a_message() -> None:
     outcome = run_bridge_seeds(1, repeats(150, 25))
     assert outcome.failures == []

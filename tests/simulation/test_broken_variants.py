@@ -45,11 +45,13 @@ def name_of(variant: Variant) -> str:
     return variant.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", BROKEN, ids=name_of)
 def test_a_broken_world_is_noticed(variant: Variant) -> None:
     assert seeds_to_notice(variant, SEEDS) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variant", [each for each in BROKEN if each.name in SEEN_BLINDLY], ids=name_of
 )
@@ -69,5 +71,6 @@ def test_the_page_on_tests_says_how_many_there_are() -> None:
     assert words in " ".join(page.read_text(encoding="utf-8").split())
 
 
+@pytest.mark.slow
 def test_a_faithful_world_is_not_taken_for_a_broken_one() -> None:
     assert seeds_to_notice(FAITHFUL, 50) is None

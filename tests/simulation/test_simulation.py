@@ -34,6 +34,7 @@ COUNT = repeats(500, 150)
 PARTS = repeats(4, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_guarantee_is_kept_in_every_schedule(part: int) -> None:
     outcome = run_seeds(1 + part * COUNT, COUNT)
@@ -135,6 +136,7 @@ def test_a_crash_at_any_point_of_an_exchange_neither_loses_nor_duplicates(
     assert [got.payload for got in world.clients[1].got] == [sent.payload]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", range(40))
 def test_a_cut_at_any_byte_neither_loses_nor_duplicates(cut: int) -> None:
     for who in (0, 1):
@@ -209,6 +211,7 @@ def test_a_sealer_that_is_interrupted_seals_the_same_range_again() -> None:
     assert database.connection.execute("SELECT count(*) FROM record").fetchone() == (0,)
 
 
+@pytest.mark.slow
 def test_a_transaction_can_be_interrupted_at_any_step_and_leaves_nothing() -> None:
     """A crash inside a commit is an interrupt: SQLite rolls the transaction back."""
     whole = interrupted = 0

@@ -40,6 +40,7 @@ def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(st.one_of(st.binary(max_size=200), damaged("\n".join(LINES).encode())))
 def test_a_password_file_is_read_or_refused(data: bytes) -> None:

@@ -585,6 +585,7 @@ def test_a_topic_of_very_many_levels_takes_linear_time() -> None:
     assert may(ALICE, "subscribe", "/".join(["+"] * 32_000), found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form",
     [

@@ -83,6 +83,7 @@ class Station:
         return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", CHANGES)
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("is_delayed", [False, True])

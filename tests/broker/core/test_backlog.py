@@ -1,5 +1,7 @@
 """Many retained messages reach a new subscriber however many there are, at its own pace."""
 
+import pytest
+
 from semel.broker.settings import BrokerSettings
 from semel.mqtt import (
     Packet,
@@ -184,6 +186,7 @@ def many_retained(count: int = 3_000) -> tuple[World, list[str]]:
     return world, names
 
 
+@pytest.mark.slow
 def test_who_subscribes_again_and_again_does_not_keep_retained_messages_from_others() -> None:
     """Each of the attacker's searches begins anew, and none of them ever ends."""
     world, names = many_retained()
@@ -203,6 +206,7 @@ def test_who_subscribes_again_and_again_does_not_keep_retained_messages_from_oth
     assert got == names
 
 
+@pytest.mark.slow
 def test_of_many_that_search_each_gets_some_before_one_gets_twice_as_much() -> None:
     world, names = many_retained(2_000)
     clients = [world.connect(f"s{number}") for number in range(20)]

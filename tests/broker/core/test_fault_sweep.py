@@ -4,6 +4,8 @@ Beside the table of `test_fault_table.py`, which has a scenario for each kind of
 each single call, whatever it is for.
 """
 
+import pytest
+
 from semel.mqtt import Connect, Packet, Publish, PubRel, Subscribe, Subscription, Will
 from tests.broker.core.test_fault_table import KEPT, Whole
 from tests.broker.recorded import read_all, subscribe
@@ -76,6 +78,7 @@ class Script:
         self.leave()
 
 
+@pytest.mark.slow
 def test_each_call_of_a_life_may_raise_and_nobody_else_notices() -> None:
     at = 0
     has_blown = True

@@ -685,6 +685,7 @@ def test_every_method_that_the_loop_can_call_is_in_the_table() -> None:
     assert not TABLE.keys() & SHARED.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "scenario"), SCENARIOS, ids=scenario_id)
 def test_a_call_that_raises_once_ends_one_connection_at_most_and_nobody_else_notices(
     name: str, scenario: Scenario

@@ -24,6 +24,7 @@ from tests.broker.world import World
 from tests.modes import repeats
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(repeats(12, 3)))
 def test_both_paths_emit_the_same_bytes(block: int) -> None:
     taken = received = 0

@@ -203,6 +203,7 @@ def test_what_is_not_http_is_named(data: bytes, what: str) -> None:
 # --- frames ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 5, 1000, 1 << 20])
 def test_packets_are_in_any_framing(size: int) -> None:
     """[MQTT-6.0.0-2]"""
@@ -463,6 +464,7 @@ FRAMES = st.one_of(
 STREAMS = st.lists(FRAMES, max_size=12).map(b"".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=repeats(800, 300))
 @given(st.one_of(STREAMS, mutated(STREAMS), st.binary(max_size=300)), PLACES)
 def test_random_frames_give_the_same_bytes_whatever_the_split(

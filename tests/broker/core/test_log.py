@@ -153,6 +153,7 @@ def test_what_was_counted_is_said_at_the_end() -> None:
     assert read_all(reading) == ["gone", "… and 1 more in the last 3600 s, such as: gone"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocking", [True, False])
 def test_a_pipe_that_nobody_reads_holds_up_nobody_and_the_loss_is_said_in_its_place(
     blocking: bool,

@@ -451,6 +451,7 @@ def test_unsubscribing_forgets_the_place_and_finishes_what_is_in_flight() -> Non
     assert follow(reader, offset=None) == []
 
 
+@pytest.mark.slow
 def test_sessions_that_are_over_are_not_kept_because_their_replay_waited() -> None:
     world = Plant()
     world.fill(1)

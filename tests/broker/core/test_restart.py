@@ -507,6 +507,7 @@ def test_what_expired_on_disk_makes_room_for_what_is_new() -> None:
     assert world.rows("delivery") == world.rows("delivery_extra") + 6 == 6
 
 
+@pytest.mark.slow
 def test_what_expired_on_disk_is_forgotten_in_memory() -> None:
     """20,000 messages through a queue of 200 that never empties: nothing of them stays behind"""
     world = Lasting(BrokerSettings(maximum_queued_messages=200, sys_interval=0.0), window=10)

@@ -487,6 +487,7 @@ def test_any_messages_are_found_as_a_scan_finds_them_while_they_come_and_go(
 # --- depth, cost, memory --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_topics_of_65_000_levels_need_no_stack() -> None:
     deep = "/" * 65_000
     retained = kept(deep, "a" + deep[1:], "$" + deep[1:])
@@ -507,6 +508,7 @@ def living_nodes() -> int:
     return sum(isinstance(thing, RetainedNode) for thing in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_a_tree_of_65_000_levels_is_freed_without_a_deep_stack() -> None:
     before = living_nodes()
     retained = kept("/" * 65_000)
@@ -545,6 +547,7 @@ def test_the_levels_of_a_topic_count_too() -> None:
     assert retained.put("a/b", Message("a/b"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("levels", "text"),
     [(1, "t"), (1, "t" * 1_000), (1, "t" * 1_000 + "\U0001f600"), (60, "t"), (2, "é" * 500)],

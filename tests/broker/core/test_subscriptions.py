@@ -549,6 +549,7 @@ def test_a_group_that_lost_its_last_member_is_empty_and_a_later_one_is_new() -> 
     assert old.is_empty()
 
 
+@pytest.mark.slow
 def test_a_group_of_thousands_is_joined_and_left_one_by_one() -> None:
     members = [str(i) for i in range(5_000)]
     subscriptions = sharing(*members)
@@ -777,6 +778,7 @@ def test_any_subscriptions_match_as_a_list_does_while_they_come_and_go(
 # --- depth, cost, memory --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_topics_of_65_000_levels_need_no_stack() -> None:
     deep = "/" * 65_000
     filters = [deep, deep + "#", deep[:-1] + "/+", "+" + deep, "#", "$share/g/+" + deep[1:]]
@@ -794,6 +796,7 @@ def living_nodes() -> int:
     return sum(isinstance(thing, FilterNode) for thing in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_a_tree_of_65_000_levels_is_freed_without_a_deep_stack() -> None:
     before = living_nodes()
     subscriptions = holding("/" * 65_000 + "+")
@@ -863,6 +866,7 @@ def test_a_group_is_found_by_its_filter() -> None:
         assert subscriptions.group(topic_filter) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form",
     [

@@ -61,6 +61,7 @@ def flood(kind: str, version: int) -> bytes:
 KINDS = ["pings", "one topic", "acknowledged", "new topics"]
 
 
+@pytest.mark.slow
 @VERSIONS
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_floods_is_stopped_when_its_share_is_used_up(kind: str, version: int) -> None:

@@ -101,6 +101,7 @@ def sent(vector: FromClient) -> tuple[World, Client, list[Packet]]:
     return world, client, client.send_bytes(vector.data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", sorted({vector.file for vector in BROKEN}))
 def test_a_packet_that_breaks_a_rule_closes_the_connection_and_no_other(file: str) -> None:
     """[MQTT-4.8.0-1] (3.1.1) [MQTT-4.13.1-1] (5.0)"""
@@ -116,6 +117,7 @@ def test_a_packet_that_breaks_a_rule_closes_the_connection_and_no_other(file: st
             assert packet.reason, vector.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", sorted({vector.file for vector in BROKEN} - {"connect"}))
 def test_in_5_the_disconnect_says_why(file: str) -> None:
     for vector in BROKEN:

@@ -235,6 +235,7 @@ def history(seed: int, *, versions: tuple[int, int], limits: QueueLimits) -> Bri
     return world
 
 
+@pytest.mark.slow
 @VERSIONS
 @pytest.mark.parametrize(
     "limits", [PLENTY, QueueLimits(2, 1 << 30, 1 << 30)], ids=["roomy", "tight"]

@@ -9,6 +9,7 @@ VERSIONS = pytest.mark.parametrize("version", [MQTT311, MQTT5], ids=["3.1.1", "5
 SEEDS = 50
 
 
+@pytest.mark.slow
 @VERSIONS
 def test_every_message_is_accounted_for_whatever_is_cut_or_crashes(version: int) -> None:
     published = sent = crashes = 0
@@ -24,6 +25,7 @@ def test_every_message_is_accounted_for_whatever_is_cut_or_crashes(version: int)
     assert crashes > 3 * SEEDS
 
 
+@pytest.mark.slow
 @VERSIONS
 def test_nothing_that_is_stored_is_lost_when_the_server_forgets_its_session(version: int) -> None:
     lost = 0

@@ -96,6 +96,7 @@ def parts_of(rows: pa.Table, chance: random.Random) -> Iterator[pa.Table]:
 # --- sorting --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "keys", [*([name] for name in VALUES), ["text", "double", "long"]], ids=str
 )
@@ -428,6 +429,7 @@ def landed(place: Path, numbers: range) -> None:
     )
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_is_sorted_into_a_merged_file(tmp_path: Path) -> None:
     place = tmp_path / "t"
     for start in (0, 100, 200):

@@ -288,6 +288,7 @@ def landed(place: Path, numbers: range) -> None:
     )
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_is_copied_into_a_merged_file(tmp_path: Path) -> None:
     place = tmp_path / "t"
     for start in (0, 100, 200):

@@ -196,6 +196,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys(SCHEMA.names, VALUES))))
 def test_any_values_in_the_columns_never_raise(rows: list[dict[str, Any]]) -> None:
     for name, encode in ENCODERS.items():

@@ -50,6 +50,7 @@ def test_more_bytes_than_the_limit_are_a_problem(codec: str) -> None:
     assert values[0].as_py() == large
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_decompression_bomb_takes_little_memory(codec: str) -> None:
     bomb = compress(bytes(200_000_000), codec)

@@ -234,6 +234,7 @@ def payloads_with(value: str) -> list[bytes]:
     return [row.encode() for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: ascii(value[:40]))
 def test_each_value_is_the_same_by_both_paths_in_every_column(value: str) -> None:
     rows = payloads_with(value)
@@ -244,6 +245,7 @@ def test_each_value_is_the_same_by_both_paths_in_every_column(value: str) -> Non
     decode(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ODD, ids=lambda row: ascii(row[:40]))
 def test_odd_payloads_are_the_same_by_both_paths(row: bytes) -> None:
     good = GOOD.encode()
@@ -287,6 +289,7 @@ def test_a_payload_with_the_key_of_another_process_is_an_object_with_an_unknown_
     assert len(json_blocks._KEY) == 33
 
 
+@pytest.mark.slow
 def test_blocks_of_any_payloads_are_the_same_by_both_paths() -> None:
     chance = random.Random(2026)
     rows = [row for value in VALUES for row in payloads_with(value)] + ODD
@@ -372,6 +375,7 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(text)
 
 
+@pytest.mark.slow
 @given(st.lists(st.none() | ROWS.map(str.encode) | damaged(), min_size=1, max_size=12))
 def test_random_payloads_are_the_same_by_both_paths(rows: list[bytes | None]) -> None:
     given_rows = [row for row in rows if row is not None]

@@ -198,6 +198,7 @@ def test_nested_columns_are_refused() -> None:
         decode("number", [pa.int32()], b"1", separator=";")
 
 
+@pytest.mark.slow
 def test_payloads_are_the_same_at_once_and_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     fields = [
         *(

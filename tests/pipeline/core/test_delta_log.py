@@ -324,6 +324,7 @@ def refused(table: Path) -> str:
     return sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", [b'{"add": {"path', b"\0" * 400, b"\xff\xfe", b'{"add": 7}\n'])
 def test_a_log_with_a_damaged_entry_is_a_sentence_with_advice(tmp_path: Path, data: bytes) -> None:
     log = aged(tmp_path)

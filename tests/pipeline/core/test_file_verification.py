@@ -101,6 +101,7 @@ def keyed(tmp_path: Path) -> Keyed:
 # --- flipped bits ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_a_table_with_keys_changes_no_row_without_a_word(keyed: Keyed) -> None:
     assert keyed.upsert() == keyed.expected
     refused: dict[bool, list[str]] = {False: [], True: []}

@@ -1,5 +1,7 @@
 """How far a landing is behind, as it is now and not as it was."""
 
+import pytest
+
 from semel.pipeline.lag import MOST_NOTES, RECENT_SECONDS, Lag
 
 
@@ -38,6 +40,7 @@ def test_rows_wait_before_it_is_known_what_has_landed() -> None:
     assert lag.waiting(4.0) == 2.0
 
 
+@pytest.mark.slow
 def test_a_long_wait_takes_little_memory_and_is_known_to_the_second() -> None:
     lag = Lag()
     for second in range(100_000):

@@ -114,6 +114,7 @@ def spoil(place: Path, version: int, **protocol: object) -> None:
     entry.write_text(json.dumps({"protocol": protocol}) + "\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "sentence"),
     [
@@ -316,6 +317,7 @@ def test_what_optimize_writes_lasts(lake: Path, monkeypatch: pytest.MonkeyPatch)
     assert synced.index(f"{lake}/t/_delta_log/{log_entry(5)}") > max(map(synced.index, new))
 
 
+@pytest.mark.slow
 def test_optimize_beside_a_landing_loses_and_doubles_nothing(lake: Path) -> None:
     rounds = repeats(60, 25)
     problems: list[BaseException] = []
@@ -342,6 +344,7 @@ def test_optimize_beside_a_landing_loses_and_doubles_nothing(lake: Path) -> None
     assert table.transaction_version(position_id("all", "n1")) == (5 + rounds) * 3
 
 
+@pytest.mark.slow
 def test_two_who_optimize_at_once_double_nothing(lake: Path) -> None:
     """delta-rs alone would: it does not see that another has merged the same files."""
     for number in range(repeats(10, 4)):
@@ -374,6 +377,7 @@ def test_optimize_says_so_when_others_always_come_first(
         optimize(str(lake), "t")
 
 
+@pytest.mark.slow
 def test_optimize_counts_only_the_times_in_a_row_that_others_came_first(
     lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,6 +146,7 @@ def test_dead_letters_stay_unless_the_landing_file_says_otherwise(tmp_path: Path
         read_landing_file(path)
 
 
+@pytest.mark.slow
 def test_a_table_that_cannot_take_dead_letters_is_refused_before_there_are_any(
     tmp_path: Path,
 ) -> None:
@@ -189,6 +190,7 @@ def topics_in(address: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_pass_sorts_what_it_merges_and_records_how(address: str) -> None:
     land_many(address, 1, 12)
     run_pass(Task(address, POLICY, False), print)
@@ -206,6 +208,7 @@ def test_a_pass_sorts_what_it_merges_and_records_how(address: str) -> None:
 # --- streams --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_stream_reads_what_was_appended_though_retention_has_removed_it(address: str) -> None:
     three_days(address)
     last = DeltaTable(address).version()

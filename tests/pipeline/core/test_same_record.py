@@ -55,6 +55,7 @@ def test_a_table_of_this_record_passes(kept: Kept) -> None:
     check(kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", [0, 1])
 def test_another_message_under_the_same_number_is_found(kept: Kept, of: int) -> None:
     kept.land(10, of=1 - of)

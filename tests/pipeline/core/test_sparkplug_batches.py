@@ -187,6 +187,7 @@ class Killed(Exception):
     """The process was killed."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_rows_are_the_same_if_a_landing_is_killed_at_any_commit(
     seed: int,
@@ -228,6 +229,7 @@ def test_rows_are_the_same_if_a_landing_is_killed_at_any_commit(
     assert place.all_rows() == expected
 
 
+@pytest.mark.slow
 def test_the_state_table_stays_small(tmp_path: Path) -> None:
     limits = SparkplugLimits(obsolete_rows=10, appended_commits=5)
     place = BatchPlace(tmp_path, {"n1": messages_of("n1", 4)})
@@ -242,6 +244,7 @@ def test_the_state_table_stays_small(tmp_path: Path) -> None:
     assert {each.bd_seq for each in stored.values()} == {3}
 
 
+@pytest.mark.slow
 def test_the_states_of_a_node_that_has_left_the_record_are_kept(tmp_path: Path) -> None:
     """A broker was retired, and its folder deleted: the state table is replaced nevertheless."""
     place = BatchPlace(tmp_path, MESSAGES)
@@ -260,6 +263,7 @@ def test_the_states_of_a_node_that_has_left_the_record_are_kept(tmp_path: Path) 
     }
 
 
+@pytest.mark.slow
 def test_a_second_landing_is_refused_by_the_state(tmp_path: Path) -> None:
     place = BatchPlace(tmp_path, MESSAGES)
     first, second = place.start(), place.start()
@@ -271,6 +275,7 @@ def test_a_second_landing_is_refused_by_the_state(tmp_path: Path) -> None:
     place.land_rest(place.start(), random.Random(2), 60)
 
 
+@pytest.mark.slow
 def test_a_batch_that_has_failed_is_not_passed_over_at_the_end(tmp_path: Path) -> None:
     place = BatchPlace(tmp_path, MESSAGES)
     landing = place.start()
@@ -288,6 +293,7 @@ def test_a_batch_that_has_failed_is_not_passed_over_at_the_end(tmp_path: Path) -
     assert place.start().positions == {"n1": 20}
 
 
+@pytest.mark.slow
 def test_a_deleted_table_is_refused_and_filled_again_without_the_state(
     tmp_path: Path, expected: dict[str, list[dict[str, Any]]]
 ) -> None:
@@ -303,6 +309,7 @@ def test_a_deleted_table_is_refused_and_filled_again_without_the_state(
     assert place.all_rows() == expected
 
 
+@pytest.mark.slow
 def test_a_damaged_file_of_states_is_refused_and_the_advice_is_right(
     tmp_path: Path, expected: dict[str, list[dict[str, Any]]]
 ) -> None:
@@ -346,6 +353,7 @@ def test_a_damaged_file_of_states_is_refused_and_the_advice_is_right(
     assert place.all_rows() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["sparkplug_metrics", "sparkplug_nodes", "sparkplug_gaps"])
 def test_a_table_that_is_deleted_while_messages_land_does_not_begin_in_the_middle(
     tmp_path: Path, table: str

@@ -271,6 +271,7 @@ def test_a_batch_that_is_there_is_left_out_whatever_its_number(tmp_path: Path) -
     assert rows(tmp_path) == of("a", 1, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task_rows", [1_000, 7, 3])
 def test_a_batch_that_is_partly_there_is_trimmed(tmp_path: Path, task_rows: int) -> None:
     land(tmp_path, ("a", 1, 25), ("b", 1, 5))
@@ -382,6 +383,7 @@ def test_a_table_takes_one_stream(tmp_path: Path) -> None:
         Table(str(tmp_path)).commit(LandingBatch(files, NUMBERED, ("day",), stream="other"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_order_batches_come_in_each_row_is_there_once(tmp_path: Path, seed: int) -> None:
     """Lost, copied, foreign checkpoints and second landings are batches in any order."""
@@ -482,6 +484,7 @@ def test_positions_outlive_checkpoints_and_cleaning_of_the_log(tmp_path: Path) -
     assert land(tmp_path, ("a", 1, 14)).rows == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ["a b", "a/b", "50%", "ü", "a:b", "a=b", "'\"\\\n", "😀", "%2F", "a+b", ".", "..", None]
 )

@@ -68,6 +68,7 @@ def keep(address: str, retention: float, now: float, **named: Any) -> list[dict[
 # --- which files ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_day_leaves_when_its_end_is_older_and_not_a_moment_before(address: str) -> None:
     three_days(address)
     # The first day ends where the second begins.
@@ -203,6 +204,7 @@ def test_what_is_expired_is_a_function_of_the_files_and_the_time(address: str) -
 # --- the commit -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_commit_says_what_it_is_and_is_on_disk(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +232,7 @@ def test_the_commit_says_what_it_is_and_is_on_disk(
     assert before.to_pyarrow_table().num_rows == 60
 
 
+@pytest.mark.slow
 def test_removed_files_are_deleted_by_a_vacuum_later(address: str) -> None:
     three_days(address)
     keep(address, NINETY, at(91))
@@ -248,6 +251,7 @@ def test_removed_files_are_deleted_by_a_vacuum_later(address: str) -> None:
 # in between.
 
 
+@pytest.mark.slow
 def test_an_append_meanwhile_is_kept(address: str) -> None:
     three_days(address)
     table = DeltaTable(address)
@@ -281,6 +285,7 @@ def test_of_two_who_remove_the_same_files_one_does_nothing(address: str) -> None
     assert seqs(address) == list(range(21, 61))
 
 
+@pytest.mark.slow
 def test_a_landing_that_has_read_the_table_before_commits_after_it(address: str) -> None:
     three_days(address)
     table = Table(address)
@@ -331,6 +336,7 @@ def test_a_pass_that_is_killed_right_after_the_commit_is_no_loss(address: str) -
 # --- what has landed has landed -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_rows_that_were_removed_do_not_land_again(address: str) -> None:
     three_days(address)
     keep(address, NINETY, at(1_000))
@@ -350,6 +356,7 @@ def test_rows_that_were_removed_do_not_land_again(address: str) -> None:
     assert seqs(address) == list(range(61, 72))
 
 
+@pytest.mark.slow
 def test_a_table_of_which_rows_were_removed_is_no_restored_one(address: str) -> None:
     three_days(address)
     keep(address, NINETY, at(91))
@@ -418,6 +425,7 @@ class Machine:
         return keep(self.address, NINETY, self.clock.now())
 
 
+@pytest.mark.slow
 def test_time_that_passes_makes_rows_old(tmp_path: Path, address: str) -> None:
     three_days(address)
     machine = Machine(tmp_path / "ck", address, days=3)
@@ -471,6 +479,7 @@ def test_a_clock_that_jumps_while_nothing_runs_is_compared_with_the_state_or_the
     assert seqs(address) == list(range(1, 61))
 
 
+@pytest.mark.slow
 def test_a_downtime_of_some_days_is_no_jump(tmp_path: Path, address: str) -> None:
     three_days(address)
     machine = Machine(tmp_path / "ck", address, days=3)

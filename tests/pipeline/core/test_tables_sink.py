@@ -93,6 +93,7 @@ def check_all_have(query: Query, last: int) -> None:
         assert query.seqs(name) == list(range(1, last + 1)), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begins_anywhere", [False, True])
 def test_a_table_that_is_deleted_while_rows_land_does_not_begin_in_the_middle(
     query: Query, begins_anywhere: bool
@@ -142,6 +143,7 @@ def test_a_table_that_was_deleted_is_not_created_at_the_end_without_its_rows(que
     assert query.positions("a") == {"n1": 100}
 
 
+@pytest.mark.slow
 def test_a_table_that_others_maintain_or_land_in_goes_on(query: Query) -> None:
     query.land(1, 100)
     query.land(101, 200)

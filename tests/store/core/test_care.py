@@ -72,6 +72,7 @@ def test_a_message_that_waits_to_be_acknowledged_is_right(
     assert check_store(small).is_clean
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("statements", "table", "words", "_"), FAULTS)
 def test_each_fault_is_found_where_it_is(
     small: Path, statements: list[str], table: str, words: str, _: str
@@ -127,6 +128,7 @@ def test_sealed_rows_that_are_still_there_are_no_finding(small: Path) -> None:
     assert findings(small) == []
 
 
+@pytest.mark.slow
 def test_findings_beyond_measure_are_counted(small: Path) -> None:
     many = ", ".join(
         f"(1, {number}, 0, 0, 0, 3, 't', x'')" for number in range(10, MAXIMUM_FINDINGS + 110)
@@ -232,6 +234,7 @@ def numbers(folder: Path) -> list[int]:
     return [int(str(number)) for (number,) in found]
 
 
+@pytest.mark.slow
 def test_a_store_in_use_can_be_looked_at_checked_printed_and_copied(
     large: Path, tmp_path: Path
 ) -> None:

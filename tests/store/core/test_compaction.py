@@ -500,6 +500,7 @@ def live_through(data: st.DataObject) -> bool:
     return any(last - first >= LONGEST for _, each in readers.listings for first, last in each)
 
 
+@pytest.mark.slow
 def test_no_reader_sees_a_row_twice_or_misses_one_whatever_happens() -> None:
     """Sealing, merging, deleting, waiting, and kills at any step of them, in any order."""
     merged: list[bool] = []

@@ -165,6 +165,7 @@ def whole(request: pytest.FixtureRequest) -> tuple[str, Path]:
     return request.param, folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 def test_damage_is_found_by_a_check_or_changes_nothing_and_nothing_else_is_ever_read(
     whole: tuple[str, Path], tmp_path: Path, shape: Shape
@@ -194,6 +195,7 @@ def test_damage_is_found_by_a_check_or_changes_nothing_and_nothing_else_is_ever_
     assert noticed or shape is one_bit or kind == "large"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("statements", "_", "__", "___"), FAULTS)
 def test_what_another_program_changes_is_found(
     small: Path, statements: list[str], _: str, __: str, ___: str
@@ -253,6 +255,7 @@ PLAUSIBLE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statement", PLAUSIBLE)
 def test_a_value_that_could_be_right_but_was_not_written_is_not_used(
     small: Path, statement: str

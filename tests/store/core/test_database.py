@@ -169,6 +169,7 @@ def compare_records(database: Database, history: History) -> None:
 # --- histories ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(repeats(16, 4)))
 def test_what_is_read_back_is_what_was_committed_in_groups_of_any_size(seed: int) -> None:
     history = History(seed)
@@ -193,6 +194,7 @@ def test_what_is_read_back_is_what_was_committed_in_groups_of_any_size(seed: int
             assert count(database, table) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40, repeats(46, 42)))
 def test_a_store_that_is_closed_and_opened_again_goes_on(seed: int, tmp_path: Path) -> None:
     """Numbers of bodies and places among the PUBRECs go on from what is there."""
@@ -593,6 +595,7 @@ def failure(database: Database, batch: WriteBatch) -> sqlite3.Error | None:
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60, 63))
 def test_a_transaction_without_space_changes_nothing_and_succeeds_later(
     seed: int, tmp_path: Path

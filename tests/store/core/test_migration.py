@@ -383,6 +383,7 @@ def test_every_table_and_column_of_format_1_has_a_current_name() -> None:
     assert set(migration.FORMAT_1) == set(TABLES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [make_format_1, make_format_2])
 def test_a_large_store_of_an_older_format_is_the_same_in_ours(
     large: Path, tmp_path: Path, make: Make

@@ -53,6 +53,7 @@ def test_a_store_without_a_log_is_read_as_sqlite_reads_it(large: Path) -> None:
     assert len(found["record"]) > 2000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_store_with_a_log_is_read_as_sqlite_reads_it(tmp_path: Path, seed: int) -> None:
     history = History(seed, clients=20)
@@ -122,6 +123,7 @@ def test_a_page_that_is_wiped_costs_its_rows_and_no_others(large: Path) -> None:
     assert 0 < len(before) - len(kept) < len(before) / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_no_file_is_too_odd_to_be_walked(tmp_path: Path, seed: int) -> None:
     """Pages that point to each other, to nowhere, or to themselves end in gaps."""

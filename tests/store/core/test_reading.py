@@ -94,6 +94,7 @@ def test_rows_are_the_same_whether_they_are_in_the_store_or_in_a_segment(
     assert rows(only(catalog)) == wanted
 
 
+@pytest.mark.slow
 def test_any_range_can_be_read(keeper: Keeper, catalog: StreamCatalog) -> None:
     keeper.commit(20)
     keeper.seal(5, 5, 5)
@@ -171,6 +172,7 @@ def test_long_payloads_come_in_pieces(tmp_path: Path) -> None:
     keeper.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(25))
 def test_each_row_comes_once_and_in_order_whatever_happens_meanwhile(
     tmp_path: Path, seed: int
@@ -224,6 +226,7 @@ class MovingRoot(MemoryRoot):
         return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_rows_that_move_while_somebody_looks_are_found(tmp_path: Path, moment: str) -> None:
     root = MovingRoot()
@@ -266,6 +269,7 @@ def test_rows_that_move_while_somebody_looks_are_found(tmp_path: Path, moment: s
     keeper.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nth", range(1, 16))
 def test_rows_that_all_move_at_one_moment_are_found(tmp_path: Path, nth: int) -> None:
     """Whoever looked for segments first, and then into the store, would miss them."""

@@ -249,6 +249,7 @@ def test_a_piece_is_bounded_in_rows_and_in_bytes(place: Place) -> None:
     assert len(place.read(first, 10_000)) <= 24
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_bounded_and_what_was_used_last_stays(place: Place) -> None:
     fitting = CACHE_BYTES // (FIRST_ROWS * CHUNK_BYTES)
     place.commit(FIRST_ROWS * 2 * fitting, size=CHUNK_BYTES)
@@ -273,6 +274,7 @@ def test_many_small_pieces_are_bounded_too(place: Place) -> None:
     assert len(place.reader.chunks) <= CACHE_CHUNKS
 
 
+@pytest.mark.slow
 def test_several_readers_go_through_a_record_and_each_gets_every_row_once(place: Place) -> None:
     place.commit(9_000, size=1)
     for first in range(1, 8_001, 1_000):
@@ -289,6 +291,7 @@ def test_several_readers_go_through_a_record_and_each_gets_every_row_once(place:
             at[who] += len(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_no_row_is_passed_over_or_doubled_while_rows_become_segments(
     place: Place, seed: int

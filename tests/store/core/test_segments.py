@@ -309,6 +309,7 @@ messages = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.lists(messages, min_size=1, max_size=8))
 def test_every_record_comes_back_from_its_file(drawn: list[RecordedMessage]) -> None:
@@ -432,6 +433,7 @@ def test_an_open_reader_would_hold_up_a_checkpoint(
     connection.close()
 
 
+@pytest.mark.slow
 def test_large_payloads_make_chunks_of_few_rows(database: sqlite3.Connection) -> None:
     payload = bytes(CHUNK_BYTES // 4)
     put(database, (RecordedMessage(1, seq, "t", payload) for seq in range(1, 81)))
@@ -483,6 +485,7 @@ def sealed(database: sqlite3.Connection) -> MemoryRoot:
     return root
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.data())
 def test_any_part_can_be_read(data: st.DataObject) -> None:
@@ -524,6 +527,7 @@ def test_going_on_opens_each_segment_once(sealed: MemoryRoot) -> None:
     assert len(opened) == len(set(opened)) == 9
 
 
+@pytest.mark.slow
 def test_a_large_segment_is_read_from_the_middle(tmp_path: Path) -> None:
     connection = make_database(":memory:")
     last = 2 * GROUP_ROWS

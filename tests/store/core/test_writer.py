@@ -123,6 +123,7 @@ def limit(database: Database, pages: int) -> None:
     database.connection.execute(f"PRAGMA max_page_count = {pages}")
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_waited_for_and_nothing_is_lost_or_done_twice(tmp_path: Path) -> None:
     database = Database.open(tmp_path / "store.db")
     limit(database, database.connection.execute("PRAGMA page_count").fetchone()[0] + 4)
@@ -311,6 +312,7 @@ def seal(tmp_path: Path, sealer: Sealer) -> Owner:
 SEALING = [name for name in vars(Sealing) if not name.startswith("_")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEALING)
 def test_what_seals_may_raise_once_and_is_told_again_in_order(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
