@@ -1,5 +1,6 @@
-# Every target works alone on a machine that has make, a C compiler, and Python 3.11 or newer with
-# venv. Set-up is kept in stamp files and repeated only when what it depends on has changed.
+# Every target works alone on a machine that has make, Python 3.11 or newer with venv, and for what
+# is compiled a C compiler and Python's headers. Set-up is kept in stamp files and repeated only
+# when what it depends on has changed, which includes the interpreter and the compiler.
 #
 #   .venv        pinned tools, semel's dependencies, and (make install) the wheel
 #   .venv-wheel  the wheel as a user installs it, plus what its tests need; never the source tree
@@ -62,10 +63,12 @@ RUN_TOOLS := .venv-run/.tools
 DOCS_TOOLS := .venv-docs/.tools
 ifeq ($(COMPILE),1)
 RUN_INSTALLED := .venv-run/.semel-compiled
-PURE := env
+RUN_NEEDS := .build/compiler
+PURE := env SEMEL_PURE=0
 BUILDING := compiled, which takes minutes
 else
 RUN_INSTALLED := .venv-run/.semel
+RUN_NEEDS :=
 PURE := env SEMEL_PURE=1
 BUILDING := uncompiled (make run COMPILE=1 compiles it, which takes minutes)
 endif
@@ -89,7 +92,7 @@ quick: $(TOOLS) | .build ## Check format, lint and types, and run what waits for
 	    wait $$types || { cat .build/mypy.log; exit 1; }
 
 .PHONY: test
-test: test-interpreted test-compiled test-spark ## Run the suite in all its parts; check coverage
+test: .build/compiler test-interpreted test-compiled test-spark ## Run the suite in all its parts; check coverage
 	.venv/bin/python -m coverage report $(COVERED) --fail-under=100
 
 .PHONY: test-interpreted
@@ -277,7 +280,15 @@ clean: ## Remove everything that make made
 .build:
 	@mkdir -p $@
 
-$(TOOLS): pyproject.toml constraints.txt
+# What there is to build with, rewritten only when it differs: what another Python or compiler has
+# made is made anew, and a machine that lacks something is told so in one sentence.
+.build/python .build/compiler: .build/%: FORCE | .build
+	@command -v $(PYTHON) > /dev/null \
+	    || { echo "make: this needs Python 3.11 or newer (Debian's package python3)" >&2; exit 1; }
+	@$(PYTHON) .ci/needs.py $* > $@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+
+$(TOOLS): pyproject.toml constraints.txt .build/python
 	$(PYTHON) -m venv --clear .venv
 	.venv/bin/python $(PIP) install $(PIN) pip
 	.venv/bin/python $(PIP) install $(PIN) --group dev
@@ -295,18 +306,18 @@ $(TOOLS): pyproject.toml constraints.txt
 .PHONY: FORCE
 FORCE:
 
-$(WHEEL): .build/sources $(TOOLS)
+# Compiled, or not at all: tests of a wheel that is not would say nothing about it.
+$(WHEEL): .build/sources .build/compiler $(TOOLS)
 	@rm -rf dist
-	.venv/bin/python -m build --wheel --no-isolation . > .build/wheel.log 2>&1 \
+	SEMEL_PURE=0 .venv/bin/python -m build --wheel --no-isolation . > .build/wheel.log 2>&1 \
 	    || { cat .build/wheel.log; exit 1; }
-	@grep -E '^semel:|: error:' .build/wheel.log || true
 	@touch $@
 
 $(INSTALLED): $(WHEEL) $(TOOLS)
 	.venv/bin/python $(PIP) install --force-reinstall --no-deps dist/*.whl
 	@touch $@
 
-$(WHEEL_TOOLS): pyproject.toml constraints.txt
+$(WHEEL_TOOLS): pyproject.toml constraints.txt .build/python
 	$(PYTHON) -m venv --clear .venv-wheel
 	.venv-wheel/bin/python $(PIP) install $(PIN) pip
 	.venv-wheel/bin/python $(PIP) install $(PIN) --group test --group peers --group spark
@@ -318,7 +329,7 @@ $(WHEEL_INSTALLED): $(WHEEL) $(WHEEL_TOOLS)
 	.venv-wheel/bin/python $(PIP) check
 	@touch $@
 
-$(DOCS_TOOLS): pyproject.toml constraints.txt
+$(DOCS_TOOLS): pyproject.toml constraints.txt .build/python
 	$(PYTHON) -m venv --clear .venv-docs
 	.venv-docs/bin/python $(PIP) install $(PIN) pip
 	.venv-docs/bin/python $(PIP) install $(PIN) --group docs
@@ -326,7 +337,7 @@ $(DOCS_TOOLS): pyproject.toml constraints.txt
 
 # Each step says what it does: the first one downloads hundreds of megabytes. The requirements are
 # read from pyproject.toml, so that they are there before the wheel is, and stay when it changes.
-$(RUN_TOOLS): pyproject.toml constraints.txt | .build
+$(RUN_TOOLS): pyproject.toml constraints.txt .build/python
 	@echo "make: making .venv-run, an environment for running semel"
 	@$(PYTHON) -m venv --clear .venv-run
 	@.venv-run/bin/python $(PIP) install $(PIN) pip
@@ -354,9 +365,10 @@ export REQUIREMENTS
 # pip builds the wheel with tools that it throws away. Compiling takes minutes, and is for those who
 # measure: without COMPILE=1 the package runs as Python, unless a wheel of these very sources is
 # there already (make wheel, make test).
-$(RUN_INSTALLED): .build/sources $(RUN_TOOLS)
+$(RUN_INSTALLED): .build/sources $(RUN_NEEDS) $(RUN_TOOLS)
 	@rm -rf .build/run .venv-run/.semel*
-	@if [ .build/wheel -nt .build/sources ] && ls dist/*.whl > /dev/null 2>&1; then \
+	@if [ .build/wheel -nt .build/sources ] && [ .build/wheel -nt .build/python ] \
+	    && ls dist/*.whl > /dev/null 2>&1; then \
 	    echo "make: installing semel from dist/"; \
 	    cp -r dist .build/run; \
 	else \

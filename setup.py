@@ -5,7 +5,7 @@ semel.store and semel.client what their loops use. The sources are ordinary Pyth
 uncompiled, so compiling is all or nothing: either every one of them (but the ``__init__`` files)
 becomes an extension module, or none does and one sentence says why. None does when SEMEL_PURE=1 is
 set, when no C compiler works, when compilation fails, and in an editable install, which exists to
-run the sources.
+run the sources. With SEMEL_PURE=0 a build that cannot compile fails instead.
 
 Everything that is generated goes to a temporary folder, and each attempt has its own: nothing is
 written under src/, and nothing left by an earlier build can end up in a wheel.
@@ -169,6 +169,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             build(folder, compiled_modules(folder) if "bdist_wheel" in sys.argv else [])
     except NotCompiled as reason:
+        if os.environ.get("SEMEL_PURE") == "0":
+            sys.exit(f"semel: not built, because {reason}, and SEMEL_PURE=0 is set")
         print(f"semel: built without compiled modules, because {reason}", file=sys.stderr)
         with tempfile.TemporaryDirectory() as folder:
             build(folder, [])

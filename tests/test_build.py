@@ -93,11 +93,10 @@ def small_copy(copy: Path) -> Path:
     return copy
 
 
-def build(root: Path, **environment: str) -> tuple[Path, str]:
-    """Build a wheel from `root`; return it and what the build printed."""
-    before = tree(root)
+def try_build(root: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Build a wheel from `root` into its folder dist, or fail."""
     inherited = {name: text for name, text in os.environ.items() if name != "SEMEL_PURE"}
-    result = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "dist", "."],
         cwd=root,
         env=inherited | environment,
@@ -106,6 +105,12 @@ def build(root: Path, **environment: str) -> tuple[Path, str]:
         text=True,
         check=False,
     )
+
+
+def build(root: Path, **environment: str) -> tuple[Path, str]:
+    """Build a wheel from `root`; return it and what the build printed."""
+    before = tree(root)
+    result = try_build(root, **environment)
     assert result.returncode == 0, result.stdout
     (wheel,) = (root / "dist").iterdir()
     assert tree(root) - before == {Path("dist"), Path("dist", wheel.name)}
@@ -186,6 +191,14 @@ def test_a_wheel_built_without_a_compiler_works_uncompiled(copy: Path, tmp_path:
     check_pure(wheel, output, "no working C compiler: ")
     program = "import semel.mqtt; print(semel.mqtt.__file__)"
     assert str(tmp_path / "site") in run_installed(wheel, tmp_path / "site", program)
+
+
+@builds
+def test_a_wheel_that_must_be_compiled_is_not_built_without_a_compiler(copy: Path) -> None:
+    result = try_build(copy, CC="/bin/false", SEMEL_PURE="0")
+    assert result.returncode != 0
+    assert "semel: not built, because no working C compiler" in result.stdout
+    assert not list(copy.glob("dist/*"))
 
 
 @builds
