@@ -119,6 +119,10 @@ test-spark: $(WHEEL_INSTALLED) ## Run the tests of the pipeline, on the installe
 test-spark-long: $(WHEEL_INSTALLED) ## Run those tests of the pipeline that take long
 	$(COMPILED) -m pytest -n $(SPARK_WORKERS) -m long $(SPARK) $(ARGS)
 
+.PHONY: test-elsewhere
+test-elsewhere: ## Run make test on another release of Debian, as root (RELEASE=trixie)
+	@.ci/elsewhere $(RELEASE)
+
 .PHONY: check
 check: $(TOOLS) ## Check format, lint, types, the import graph and security
 	.venv/bin/ruff format --check .
