@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import re
 import select
 import signal
@@ -27,6 +26,7 @@ from semel.mqtt import Packet, Publish, PubRec
 from tests.broker.broker_process import PATIENCE
 from tests.kills.brokers import free_port
 from tests.lab.odd_broker import OddBroker
+from tests.terminals import open_terminal
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "prove" / "fleet.md"
 
@@ -141,7 +141,7 @@ def read_terminal(ours: int, until: str) -> bytes:
 
 
 def test_on_a_terminal_a_line_shows_how_it_stands_and_ctrl_c_ends_it(broker: TestBroker) -> None:
-    ours, theirs = pty.openpty()
+    ours, theirs = open_terminal()
     with subprocess.Popen(
         program("-p", broker.port, "--devices", 5, "--rate", 200),
         stdout=subprocess.PIPE,

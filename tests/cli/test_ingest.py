@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import re
 import select
 import signal
@@ -34,6 +33,7 @@ from tests.broker.serving import Serving, serving
 from tests.cli.old_server import OldServer
 from tests.kills.ingesting import Publisher
 from tests.kills.record import sealed_through
+from tests.terminals import open_terminal
 
 WITHOUT_PYARROW = "import sys; sys.modules['pyarrow'] = None; from semel.cli import main; main()"
 PROGRAM = ("-m", "semel")
@@ -290,7 +290,7 @@ def test_a_program_that_reads_no_more_counters_lets_it_finish(
 
 
 def test_a_terminal_has_a_line_that_tells_how_it_stands(broker: Serving, tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
+    ours, theirs = open_terminal()
     shown = b""
     with ingesting(tmp_path, url_of(broker), *common(tmp_path), stderr=theirs) as made:
         os.close(theirs)

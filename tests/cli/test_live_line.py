@@ -2,7 +2,6 @@
 
 import io
 import os
-import pty
 import termios
 from collections.abc import Iterator
 from typing import TextIO
@@ -10,6 +9,7 @@ from typing import TextIO
 import pytest
 
 from semel.cli.live_line import LiveLine
+from tests.terminals import open_terminal
 
 CLEAR = "\r\x1b[K"
 
@@ -18,7 +18,7 @@ class Terminal:
     """A terminal of some width, and what was written to it."""
 
     def __init__(self, columns: int) -> None:
-        self._reading, writing = pty.openpty()
+        self._reading, writing = open_terminal()
         termios.tcsetwinsize(writing, (24, columns))
         self.stream: TextIO = os.fdopen(writing, "w")
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import re
 import select
 import signal
@@ -26,6 +25,7 @@ from semel.lab.load.description import MOST_CLIENTS, MOST_LANES, SCENARIOS, Load
 from semel.mqtt import ConnAck, Packet, Publish
 from tests.broker.broker_process import PATIENCE, Process
 from tests.lab.odd_broker import Deliver, OddBroker, acknowledge
+from tests.terminals import open_terminal
 
 NUMBER = r"[\d,]+"
 
@@ -155,7 +155,7 @@ def test_into_a_pipe_goes_no_progress(broker: str) -> None:
 
 
 def test_on_a_terminal_one_line_shows_the_progress(broker: str) -> None:
-    ours, theirs = pty.openpty()
+    ours, theirs = open_terminal()
     with subprocess.Popen(
         program(broker, "--rate", 1_000, "--duration", "1.5"), stdout=subprocess.PIPE, stderr=theirs
     ) as process:
@@ -206,7 +206,7 @@ def test_the_page_names_every_scenario_option_and_number(broker: str) -> None:
 
 
 def test_ctrl_c_ends_it_early_with_the_table_of_what_there_is(broker: str) -> None:
-    ours, theirs = pty.openpty()
+    ours, theirs = open_terminal()
     with subprocess.Popen(
         program(broker, "--qos", 1, "--duration", 600, "--processes", 2),
         stdout=subprocess.PIPE,
@@ -229,7 +229,7 @@ def test_ctrl_c_ends_it_early_with_the_table_of_what_there_is(broker: str) -> No
 
 
 def test_without_its_parent_a_process_of_the_load_ends(broker: str) -> None:
-    ours, theirs = pty.openpty()
+    ours, theirs = open_terminal()
     with subprocess.Popen(
         program(broker, "--duration", 600, "--processes", 2),
         stdout=subprocess.PIPE,

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import select
 import stat
 import subprocess
@@ -16,6 +15,7 @@ from click.testing import CliRunner, Result
 from semel import cli
 from semel.broker.access.password_file import load_password_file
 from tests.broker.core.test_access_password_hashes import mosquitto_2
+from tests.terminals import open_terminal
 
 QUICK = mosquitto_2(b"secret", iterations=1)
 # Long enough for any machine.
@@ -219,7 +219,7 @@ def test_a_file_with_mistakes_is_named_with_the_line(tmp_path: Path) -> None:
 
 def on_terminal(arguments: list[object], typed: list[str]) -> tuple[int, str]:
     """Run a command on a terminal, and type a line at each question. Returns code and screen."""
-    ours, theirs = pty.openpty()
+    ours, theirs = open_terminal()
     process = subprocess.Popen(
         [sys.executable, "-m", "semel", "passwd", *map(str, arguments)],
         stdin=theirs,

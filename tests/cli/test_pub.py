@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import pty
 import select
 import signal
 import socket
@@ -37,6 +36,7 @@ from tests.client.certificates import NEEDS_OPENSSL, Certificates
 from tests.client.mosquitto import NEEDS_MOSQUITTO
 from tests.client.mosquitto import mosquitto as mosquitto_broker
 from tests.kills.brokers import free_port
+from tests.terminals import open_terminal
 
 VERSIONS = {4: "mqttv311", 5: "mqttv5"}
 PUBLISH, DISCONNECT = 3, 14
@@ -171,7 +171,7 @@ def test_standard_input_may_be_a_file_or_nothing(
 
 def test_a_line_that_is_typed_is_sent_at_once(broker: Process, address: list[str]) -> None:
     """A terminal gives lines one by one, and stays open."""
-    ours, theirs = pty.openpty()
+    ours, theirs = open_terminal()
     command = semel("pub", *address, "-t", "typed", "-q", "1", "-l", "-d")
     try:
         with running(command, stdin=theirs, stderr=subprocess.PIPE) as process:

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import pty
 import re
 import select
 import signal
@@ -25,6 +24,7 @@ from semel.cli.sql_history import MOST_CHARACTERS, MOST_ENTRIES, PromptHistory, 
 from semel.cli.sql_prompt import COMMANDS, completions
 from semel.store.reading import NodeRecord
 from tests.store.keeper import Keeper
+from tests.terminals import open_terminal
 from tests.up.landed import land
 
 PROGRAM = "from semel.cli.sql import command; command(prog_name='semel sql')"
@@ -52,7 +52,7 @@ class Terminal:
     """`semel sql` on a terminal: what is typed, and what the screen shows."""
 
     def __init__(self, *arguments: str, program: str = PROGRAM) -> None:
-        self._ours, theirs = pty.openpty()
+        self._ours, theirs = open_terminal()
         self.shown = ""
         # Where the part of `shown` begins that nothing has waited for.
         self._read = 0

@@ -9,7 +9,6 @@ import base64
 import itertools
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -41,6 +40,7 @@ from tests.cli.beside_mosquitto import (
     wait_for,
 )
 from tests.kills.brokers import free_port
+from tests.terminals import open_terminal
 
 VERSIONS = {4: "mqttv311", 5: "mqttv5"}
 ON_BOTH_VERSIONS = pytest.mark.parametrize("version", VERSIONS.values())
@@ -228,7 +228,7 @@ def test_json_is_an_object_on_a_line(shell: Shell) -> None:
 
 def on_a_terminal(shell: Shell, *arguments: str, **environment: str) -> str:
     """What is printed there."""
-    ours, theirs = pty.openpty()
+    ours, theirs = open_terminal()
     command = semel("sub", *shell.address, *arguments)
     variables = {**os.environ, "TERM": "xterm", "NO_COLOR": "", **environment}
     with running(command, stdout=theirs, stderr=subprocess.PIPE, env=variables) as process:

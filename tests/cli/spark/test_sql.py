@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from semel.cli.sql import command
 from semel.cli.table_view import cut, fitting, json_lines, shown_value, table_lines, width_of
 from semel.store.reading import NodeRecord
 from tests.store.keeper import Keeper
+from tests.terminals import open_terminal
 from tests.up.landed import land, land_rows, with_date
 
 PROGRAM = "from semel.cli.sql import command; command(prog_name='semel sql')"
@@ -583,7 +583,7 @@ def until_in_duckdb(pid: int) -> None:
 
 def on_terminal(columns: int, *arguments: str) -> str:
     """What a terminal of this width gets."""
-    leader, follower = pty.openpty()
+    leader, follower = open_terminal()
     environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm"}
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *arguments], stdout=follower, env=environment

@@ -7,7 +7,6 @@ import asyncio
 import fcntl
 import json
 import os
-import pty
 import re
 import select
 import signal
@@ -29,6 +28,7 @@ from semel.processes import descendants, list_processes
 from tests.broker.broker_process import PATIENCE
 from tests.broker.broker_process import Process as Broker
 from tests.kills.ingesting import Publisher
+from tests.terminals import open_terminal
 from tests.up.test_supervisor import gone
 
 WITHOUT = "import sys; sys.modules[{!r}] = None; from semel.cli import main; main()"
@@ -210,7 +210,7 @@ class Terminal:
     """`semel up` in the foreground of a terminal."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        self.master, slave = pty.openpty()
+        self.master, slave = open_terminal()
         self.text = ""
 
         def take_terminal() -> None:
