@@ -3,7 +3,7 @@
 # when what it depends on has changed, which includes the interpreter and the compiler.
 #
 #   .venv        pinned tools, semel's dependencies, and (make install) the wheel
-#   .venv-wheel  the wheel as a user installs it, plus what its tests need; never the source tree
+#   .venv-wheel  the wheel as a user installs it, beside the dependencies in .venv; never the sources
 #   .venv-run    the wheel and what running it needs (make run, make demo); no tools
 #   .venv-docs   what builds the site of the documentation (make docs), and nothing else
 #   .build       stamps, the build's log, coverage data, the site
@@ -321,15 +321,16 @@ $(INSTALLED): $(WHEEL) $(TOOLS)
 	.venv/bin/python $(PIP) install --force-reinstall --no-deps dist/*.whl
 	@touch $@
 
-$(WHEEL_TOOLS): pyproject.toml constraints.txt .build/python
+# The wheel is alone in it. What semel and its tests import is that of .venv: it takes half a
+# gigabyte, and a minute to install.
+$(WHEEL_TOOLS): $(TOOLS)
 	$(PYTHON) -m venv --clear .venv-wheel
-	.venv-wheel/bin/python $(PIP) install $(PIN) pip
-	.venv-wheel/bin/python $(PIP) install $(PIN) --group test --group peers --group spark
+	.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	    > "$$(.venv-wheel/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/dependencies.pth"
 	@touch $@
 
 $(WHEEL_INSTALLED): $(WHEEL) $(WHEEL_TOOLS)
 	.venv-wheel/bin/python $(PIP) install --force-reinstall --no-deps dist/*.whl
-	.venv-wheel/bin/python $(PIP) install $(PIN) dist/*.whl
 	.venv-wheel/bin/python $(PIP) check
 	@touch $@
 

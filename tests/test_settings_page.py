@@ -1,21 +1,16 @@
 """The sections of the product, and the page that lists their settings."""
 
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from semel.broker.access.rights_settings import RightsSettings
-from semel.broker.access.users_settings import UsersSettings
 from semel.broker.network.control_settings import AuditSettings, ControlSettings
 from semel.broker.network.listener_settings import ListenerSettings
 from semel.broker.settings import BrokerSettings
-from semel.client.bridge_settings import BridgeSettings, SharedBridgeSettings
-from semel.settings import Section, Settings, SettingsError, describe, load, settings_of
-from semel.settings_values import toml_text, written
+from semel.settings import Section, Settings, SettingsError, describe, load
 from semel.store.settings import StoreSettings, StreamSettings, check_streams
-from semel.web.settings import WebSettings
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "settings.md"
 SECTIONS: tuple[type[Section], ...] = (
@@ -27,48 +22,6 @@ SECTIONS: tuple[type[Section], ...] = (
     ControlSettings,
     AuditSettings,
 )
-
-
-def table_of(text: str, heading: str) -> list[list[str]]:
-    """The rows of the table of keys under a heading."""
-    part = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    part = part.partition("\n| key |")[2]
-    rows = [line for line in part.splitlines() if line.startswith("| `")]
-    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows]
-
-
-def row_of(section: type[Section], key: str) -> list[str]:
-    declared = settings_of(section)[key]
-    bounds = [
-        "" if bound is None else f"`{written(declared, bound)}`"
-        for bound in (declared.minimum, declared.maximum)
-    ]
-    default = "required" if declared.required else f"`{toml_text(declared, declared.default)}`"
-    return [f"`{key}`", default, *bounds, declared.help]
-
-
-@pytest.mark.parametrize(
-    ("section", "heading", "at_least"),
-    [
-        (BrokerSettings, "[broker]", 20),
-        (ListenerSettings, "[[listener]]", 34),
-        (RightsSettings, "[rights]", 3),
-        (StoreSettings, "[store]", 13),
-        (StreamSettings, "[[stream]]", 4),
-        (UsersSettings, "[users]", 15),
-        (BridgeSettings, "[[bridge]]", 40),
-        (SharedBridgeSettings, "[bridges]", 2),
-        (ControlSettings, "[control]", 2),
-        (WebSettings, "[web]", 12),
-        (AuditSettings, "[audit]", 1),
-    ],
-)
-def test_the_page_lists_exactly_the_settings_of_each_section(
-    section: type[Section], heading: str, at_least: int
-) -> None:
-    expected = [row_of(section, key.name) for key in fields(section)]
-    assert len(expected) >= at_least
-    assert table_of(PAGE.read_text("utf-8"), heading) == expected
 
 
 def blocks_of(kind: str) -> list[str]:

@@ -5,6 +5,7 @@ from typing import Final
 
 from tests.reference.api import PAGES, api_page
 from tests.reference.commands import commands_page
+from tests.reference.settings import settings_page
 
 DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
 
@@ -12,4 +13,9 @@ DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
 def generated_pages() -> dict[str, str]:
     """The text of each page by its path in docs/."""
     pages = {f"program/{each.name}": api_page(each) for each in PAGES}
-    return {"reference/commands.md": commands_page(), **pages}
+    settings = "reference/settings.md"
+    return {
+        "reference/commands.md": commands_page(),
+        settings: settings_page((DOCS / settings).read_text("utf-8")),
+        **pages,
+    }
