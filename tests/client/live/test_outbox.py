@@ -7,17 +7,13 @@ import pytest
 
 from semel.client import Client, Disconnected
 from semel.mqtt import (
-    ConnAck,
     Connect,
-    Properties,
     PubAck,
     PubComp,
     Publish,
     PubRec,
     PubRel,
     Subscribe,
-    Subscription,
-    Unsubscribe,
 )
 from semel.store.care import describe
 from semel.store.forensics.check import check_store
@@ -78,58 +74,6 @@ def test_what_is_published_without_a_server_is_sent_when_it_comes(
                 visit = await first_visit(server, version)
                 assert sent_to(visit) == [b"0", b"1", b"2", b"3"]
         assert rows(tmp_path, "SELECT * FROM delivery") == []
-
-    run(main())
-
-
-@VERSIONS
-def test_what_was_sent_and_not_answered_is_sent_again_by_the_next_run(
-    tmp_path: Path, version: int
-) -> None:
-    async def main() -> None:
-        async with lasting(version) as server:
-            async with killed(made(server.url, tmp_path, version=version)) as client:
-                visit = await first_visit(server, version)
-                waiting = [start(client.publish("t", b"1", 1)), start(client.publish("t", b"2", 2))]
-                assert await visit.take(Publish) == Publish("t", b"1", 1, 1)
-                assert await visit.take(Publish) == Publish("t", b"2", 2, 2)
-            for each in waiting:
-                with pytest.raises(Disconnected, match="closed"):
-                    await each
-            async with killed(made(server.url, tmp_path, version=version)) as client:
-                visit = await server.visit()
-                assert client.session_present
-                assert await visit.take(Publish) == Publish("t", b"1", 1, 1, dup=True)
-                assert await visit.take(Publish) == Publish("t", b"2", 2, 2, dup=True)
-                visit.send(PubRec(2), PubAck(1))
-                assert await visit.take(PubRel) == PubRel(2)
-                await until(lambda: client.counters.in_flight == 1)
-            async with made(server.url, tmp_path, version=version) as client:
-                visit = await server.visit()
-                assert await visit.take(PubRel) == PubRel(2)
-                visit.send(PubComp(2))
-                await until(lambda: client.counters.in_flight == 0)
-                assert client.counters.sessions_lost == client.counters.resent == 0
-
-    run(main())
-
-
-def test_what_the_server_has_lost_is_sent_anew_in_order_and_counted(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with Scripted(accept) as server:
-            async with killed(made(server.url, tmp_path)) as client:
-                visit = await server.visit()
-                waiting = [start(client.publish("t", b"%d" % n, 1 + n % 2)) for n in range(4)]
-                for _ in waiting:
-                    await visit.take(Publish)
-            await asyncio.gather(*waiting, return_exceptions=True)
-            async with made(server.url, tmp_path) as client:
-                visit = await server.visit()
-                assert not client.session_present
-                for n in range(4):
-                    packet = await visit.take(Publish)
-                    assert (packet.payload, packet.dup) == (b"%d" % n, False)
-                assert (client.counters.sessions_lost, client.counters.resent) == (1, 4)
 
     run(main())
 
@@ -315,32 +259,6 @@ def test_a_message_whose_filter_is_no_longer_wanted_is_for_who_asks_for_all(
 # --- subscriptions --------------------------------------------------------------------------------
 
 
-@VERSIONS
-def test_a_changed_list_of_subscriptions_is_applied_to_the_session_that_is_resumed(
-    tmp_path: Path, version: int
-) -> None:
-    async def main() -> None:
-        async with lasting(version) as server:
-            server.obliges = True
-            async with made(server.url, tmp_path, version=version, subscriptions=["a", "b"]):
-                visit = await first_visit(server, version)
-                for _ in range(2):
-                    await visit.take(Subscribe)
-                await until(lambda: len(rows(tmp_path, "SELECT * FROM subscription")) == 2)
-            wanted = ["b", Subscription("c", 1)]
-            async with made(server.url, tmp_path, version=version, subscriptions=wanted):
-                visit = await server.visit()
-                ended = [await visit.packet() for _ in range(3)]
-                gone = [each.topic_filters for each in ended if isinstance(each, Unsubscribe)]
-                assert gone == [("a",)]
-                asked = [each.subscriptions[0] for each in ended if isinstance(each, Subscribe)]
-                assert {each.topic_filter for each in asked} == {"b", "c"}
-                question = "SELECT topic_filter FROM subscription ORDER BY topic_filter"
-                await until(lambda: rows(tmp_path, question) == [("b",), ("c",)])
-
-    run(main())
-
-
 def test_without_a_list_the_session_keeps_what_it_has(tmp_path: Path) -> None:
     async def main() -> None:
         async with Scripted(resume, obliges=True) as server:
@@ -466,21 +384,6 @@ def test_an_outbox_can_be_looked_into(tmp_path: Path) -> None:
     run(main())
 
 
-def test_properties_survive_a_restart(tmp_path: Path) -> None:
-    async def main() -> None:
-        properties = Properties(content_type="x", message_expiry_interval=1_000)
-        async with made(f"mqtt://127.0.0.1:{free_port()}", tmp_path) as client:
-            await client.publish("t", b"1", 1, retain=True, properties=properties, until="stored")
-        async with Scripted(obliges=True) as server, made(server.url, tmp_path):
-            visit = await server.visit()
-            packet = await visit.take(Publish)
-            assert packet.retain
-            assert packet.properties.content_type == "x"
-            assert packet.properties.message_expiry_interval in (999, 1_000)
-
-    run(main())
-
-
 def test_a_server_that_never_accepted_the_client_is_asked_for_nothing_old(tmp_path: Path) -> None:
     """A CONNECT that was not answered may have begun a session; the next one begins clean, too."""
 
@@ -495,14 +398,5 @@ def test_a_server_that_never_accepted_the_client_is_asked_for_nothing_old(tmp_pa
             assert (await visit.take(Connect)).clean_start
             await opening
             await client.close()
-
-    run(main())
-
-
-def test_a_session_that_the_client_does_not_know_is_not_resumed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with Scripted(ConnAck(session_present=True)) as server:
-            with pytest.raises(Disconnected, match=r"MQTT-3\.2\.2-4"):
-                await made(server.url, tmp_path, clean_start=False).connect()
 
     run(main())
