@@ -447,9 +447,12 @@ def test_a_server_that_breaks_the_protocol_is_code_2(tool: Tool) -> None:
     """A PUBACK of one byte"""
     with Scripted([CONNACK[4], bytes.fromhex("400100")]) as server:
         result = run(tool("pub", *server.address, "-t", "t", "-m", "x", "-q", "1"))
-    assert result.returncode == 2
     if tool is semel:
+        assert result.returncode == 2
         assert "broke a rule" in sentence(result)
+    else:
+        # Mosquitto 2.0.21 has a code for a malformed packet.
+        assert result.returncode in (2, 21)
 
 
 @BOTH

@@ -587,7 +587,9 @@ def test_a_reader_that_has_enough_ends_it_with_code_0(shell: Shell, tool: Tool) 
         os.close(writing)
         assert os.read(reading, 1) == b"x"
         os.close(reading)
-        assert process.wait(PATIENCE) == 0
+        # mosquitto_sub 2.0.21 is ended by the signal that 2.0.11 ignored.
+        codes = (0,) if tool is semel else (0, -signal.SIGPIPE)
+        assert process.wait(PATIENCE) in codes
         assert process.stderr is not None
         assert process.stderr.read() == b""
 
