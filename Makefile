@@ -324,7 +324,7 @@ $(INSTALLED): $(WHEEL) $(TOOLS)
 # The wheel is alone in it. What semel and its tests import is that of .venv: it takes half a
 # gigabyte, and a minute to install.
 $(WHEEL_TOOLS): $(TOOLS)
-	$(PYTHON) -m venv --clear .venv-wheel
+	$(PYTHON) -m venv --clear --without-pip .venv-wheel
 	.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	    > "$$(.venv-wheel/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/dependencies.pth"
 	@touch $@

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from bench.broker import connections
-from bench.broker.attacks import parse_attacks
 from bench.broker.churn import ReconnectingClients, has_closed
 from bench.broker.configurations import PLAIN, TCP, Configuration
 from bench.broker.contenders import MOSQUITTO, SEMEL, _command, started
@@ -113,11 +112,8 @@ def test_fewer_connections_than_the_title_says_are_mentioned(
     assert file_limit_warning(cells) == ""
 
 
-def test_names_are_unique_and_unknown_ones_are_refused() -> None:
+def test_names_are_unique() -> None:
     assert len({scenario.name for scenario in SCENARIOS}) == len(SCENARIOS)
-    assert parse_attacks("devices,devices-fast0,devices-fast1")
-    with pytest.raises(Exception, match="no attack devices-slow"):
-        parse_attacks("devices-slow")
 
 
 # --- memory ---------------------------------------------------------------------------------------

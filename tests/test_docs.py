@@ -49,21 +49,21 @@ KEY = b"a key of hers"
 
 # The tests that run the Python examples of each page.
 RUN_BY = {
-    "data/delta.md": "pipeline/test_pages.py",
-    "data/landing.md": "pipeline/test_pages.py",
-    "data/publish.md": "pipeline/test_publish_spark.py",
-    "data/spark-live.md": "pipeline/test_pages.py",
-    "data/spark.md": "pipeline/test_source_spark.py",
+    "data/delta.md": "pipeline/spark/test_pages.py",
+    "data/landing.md": "pipeline/spark/test_pages.py",
+    "data/publish.md": "pipeline/spark/test_publish_spark.py",
+    "data/spark-live.md": "pipeline/spark/test_pages.py",
+    "data/spark.md": "pipeline/spark/test_source_spark.py",
     "data/streams.md": "cli/test_stream_page.py",
-    "operate/cluster.md": "pipeline/test_pages.py",
+    "operate/cluster.md": "pipeline/spark/test_pages.py",
     "program/authentication.md": "test_docs.py",
-    "program/client.md": "client/test_page.py",
+    "program/client.md": "client/live/test_page.py",
     "program/codec.md": "test_docs.py",
     "program/sessions.md": "test_docs.py",
     "program/testing.md": "lab/test_testing_page.py",
     "reference/codec-adapter.md": "probe/codec/test_libraries.py",
-    "start/recipes.md": "pipeline/test_start_pages.py",
-    "start/tutorial.md": "pipeline/test_start_pages.py",
+    "start/recipes.md": "pipeline/spark/test_start_pages.py",
+    "start/tutorial.md": "pipeline/spark/test_start_pages.py",
 }
 # Commands that pages mention and that do not exist yet.
 PLANNED = {"audit"}

@@ -52,12 +52,16 @@ PEER = PeerInfo("192.0.2.7:5000", listener="lan")
 OPEN = frozenset(("lan",))
 
 
-@pytest.fixture
-def users_file(tmp_path: Path) -> Path:
-    path = tmp_path / "users.txt"
+def write_users(folder: Path) -> Path:
+    path = folder / "users.txt"
     for line in (f"ann:{QUICK}:ops", f"bob:{QUICK}", "press-7:*:machines"):
         set_user(path, parse_entry(line))
     return path
+
+
+@pytest.fixture
+def users_file(tmp_path: Path) -> Path:
+    return write_users(tmp_path)
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from tests.broker.tls_files import TlsFiles
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="not installed: openssl")
 @pytest.mark.parametrize("version", ["-tls1_2", "-tls1_3"])
-def test_openssl_speaks_with_it(files: TlsFiles, tmp_path: Path, version: str) -> None:
+def test_openssl_speaks_with_it(tmp_path: Path, version: str) -> None:
+    files = TlsFiles(tmp_path)
     (tmp_path / "input").write_bytes(LARGE)
     contexts = TlsContexts(files.demanding())
     layer = TlsLayer(contexts)

@@ -16,11 +16,12 @@ from semel.mqtt.reasons import (
     NOT_AUTHORIZED,
     SERVER_UNAVAILABLE,
 )
-from tests.broker.core.test_access_authority import OPEN, Desk
+from tests.broker.core.test_access_authority import OPEN, Desk, write_users
 from tests.broker.network.test_access_hooks import answer, serving
 
 
-def test_the_http_hook_decides_about_users_that_are_not_in_the_file(users_file: Path) -> None:
+def test_the_http_hook_decides_about_users_that_are_not_in_the_file(tmp_path: Path) -> None:
+    users_file = write_users(tmp_path)
     with serving(answer(b'{"allow": true, "groups": ["guests"]}')) as service:
         url = f"http://127.0.0.1:{service.port}/"
         settings = UsersSettings(password_file=users_file, http_hook=url, http_hook_timeout=30.0)

@@ -14,9 +14,7 @@ from tests.broker.core.test_broker_families import Standing
 from tests.broker.world import World
 
 
-def test_the_free_space_is_measured_in_another_thread_and_not_often(
-    world: World, tmp_path: Path
-) -> None:
+def test_the_free_space_is_measured_in_another_thread_and_not_often(tmp_path: Path) -> None:
     now = [0.0]
 
     async def measure() -> None:
@@ -43,7 +41,7 @@ def test_the_free_space_is_measured_in_another_thread_and_not_often(
         measuring.cancel()
         await asyncio.sleep(0)
         assert space.last_measured() is None
-        assert BrokerMetrics(Standing(world), space).families()
+        assert BrokerMetrics(Standing(World()), space).families()
 
     with ThreadPoolExecutor(1) as executor:
         asyncio.run(measure())
