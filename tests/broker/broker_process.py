@@ -9,7 +9,7 @@ from threading import Thread
 from types import TracebackType
 
 # Generous: it only ends what would hang.
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 # Hides uvloop, as where it is not installed, or epoll, as on systems that do not have it.
 _HIDE_UVLOOP = "import sys; sys.modules['uvloop'] = None; "

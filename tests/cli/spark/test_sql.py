@@ -26,7 +26,7 @@ from tests.terminals import open_terminal
 from tests.up.landed import land, land_rows, with_date
 
 PROGRAM = "from semel.cli.sql import command; command(prog_name='semel sql')"
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 @pytest.fixture(autouse=True)
