@@ -258,7 +258,8 @@ def test_counters_are_printed_every_second_and_at_the_end(broker: Serving, tmp_p
             time.sleep(0.05)
         assert made.end() == 0
         *before, last = made.objects()
-    assert before[-1]["state"] == "connected"
+    # It may take more than a second to end, and says that it does.
+    assert "connected" in [each["state"] for each in before]
     assert sum(each["rate"] for each in before) > 0
     assert {name: last[name] for name in ("state", "stream", "received", "stored", "sealed")} == {
         "state": "ended",
