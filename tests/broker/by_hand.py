@@ -288,9 +288,8 @@ def _allocated() -> int:
 def _renew_interned() -> None:
     """Make Python allocate its table of interned strings anew, at the same size.
 
-    It does so by itself when enough of them have come and gone, names in the tracebacks of compiled
-    modules for example. The table has megabytes, and would count as held if it was allocated before
-    tracing began and again after.
+    It does so by itself when enough of them have come and gone. The table has megabytes, and would
+    count as held if it was allocated before tracing began and again after.
     """
     before = tracemalloc.get_traced_memory()[0]
     for number in range(2_000_000):
