@@ -98,12 +98,12 @@ test: .build/compiler test-interpreted test-compiled test-spark ## Run the suite
 .PHONY: test-interpreted
 test-interpreted: $(TOOLS) | .build ## Test what is compiled on the source tree, with coverage
 	rm -f .build/coverage .build/coverage.*
-	$(MEASURED) -m pytest $(SHARED) $(BOTH_FORMS) $(ARGS)
+	$(MEASURED) -m pytest $(SHARED) -m "not long" $(BOTH_FORMS) $(ARGS)
 	.venv/bin/python -m coverage combine --quiet
 
 .PHONY: test-compiled
 test-compiled: $(WHEEL_INSTALLED) ## Run all but the pipeline's tests on the installed wheel
-	$(COMPILED) -m pytest $(SHARED) $(SPARK:%=--ignore=%) $(ARGS)
+	$(COMPILED) -m pytest $(SHARED) -m "not long" $(SPARK:%=--ignore=%) $(ARGS)
 
 .PHONY: test-without-epoll
 test-without-epoll: $(WHEEL_INSTALLED) ## Test the broker's network as on a system without epoll
@@ -115,9 +115,9 @@ test-spark: $(WHEEL_INSTALLED) ## Run the tests of the pipeline, on the installe
 	$(COMPILED) -m pytest -n $(SPARK_WORKERS) --dist worksteal --max-worker-restart 1 \
 	    -m "not long" $(SPARK) $(ARGS)
 
-.PHONY: test-spark-long
-test-spark-long: $(WHEEL_INSTALLED) ## Run those tests of the pipeline that take long
-	$(COMPILED) -m pytest -n $(SPARK_WORKERS) -m long $(SPARK) $(ARGS)
+.PHONY: test-marked-long
+test-marked-long: $(WHEEL_INSTALLED) ## Run the tests that are marked long, which make test leaves out
+	$(COMPILED) -m pytest -n $(WORKERS) --dist worksteal -m long $(ARGS)
 
 .PHONY: test-elsewhere
 test-elsewhere: ## Run make test on another release of Debian, as root (RELEASE=trixie)
@@ -262,7 +262,7 @@ pipeline-kills: $(WHEEL_INSTALLED) ## Kill everything from broker to Spark again
 coverage: $(TOOLS) ## Check that each core module is covered by its own test file
 	env $(SOURCES) .venv/bin/python -m tests.long.coverage
 
-LONG := test-spark-long test-without-epoll coverage schedules histories client-schedules simulate connection-floods kills client-kills \
+LONG := test-marked-long test-without-epoll coverage schedules histories client-schedules simulate connection-floods kills client-kills \
     ingest-kills bridge-kills pipeline-kills fuzz mutants probe-mutants probe-brokers \
     probe-clients
 

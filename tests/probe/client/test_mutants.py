@@ -17,6 +17,7 @@ from semel.probe.client.examination import ClientExamination, select_client_case
 from semel.probe.client.trial import ClientSubject
 from semel.probe.outcomes import ExaminationReport
 from semel.probe.verdicts import INCONCLUSIVE, VIOLATED
+from tests.modes import some
 
 PROGRAM = Path(__file__).parent / "programs" / "mutant_client.py"
 PLACEHOLDERS = ("{host}", "{port}", "{level}", "{client_id}", "{topic}", "{keep_alive}")
@@ -29,7 +30,6 @@ SAMPLE = (
     "disconnect-closes",
     "refuses-connect-from-server",
 )
-AT_ONCE = 16
 # Seconds that a client may take to answer, once more, on a busy machine.
 PATIENCE = 30.0
 
@@ -124,21 +124,17 @@ def command(mutant: str = "") -> tuple[str, ...]:
     return (sys.executable, str(PROGRAM), *PLACEHOLDERS, "--mutant", mutant)
 
 
-async def examine(
-    mutant: Mutant, gate: asyncio.Semaphore, timeout: float = 5.0
-) -> ExaminationReport:
-    cases = select_client_cases(only=(*mutant.only.split(), *SAMPLE))
-    async with gate:
-        examination = ClientExamination(
-            [ClientSubject(command(mutant.name), timeout=timeout)],
-            versions=[mutant.version],
-            cases=cases,
-        )
-        await examination.run()
+async def examine(mutant: Mutant, timeout: float = 5.0) -> ExaminationReport:
+    examination = ClientExamination(
+        [ClientSubject(command(mutant.name), timeout=timeout)],
+        versions=[mutant.version],
+        cases=select_client_cases(only=(*mutant.only.split(), *SAMPLE)),
+    )
+    await examination.run()
     report = examination.report()
     if timeout < PATIENCE and not full(mutant.blamed) <= violated_statements(report):
         # On a busy machine three runs of a case may not agree: it is undecided.
-        return await examine(mutant, gate, PATIENCE)
+        return await examine(mutant, PATIENCE)
     return report
 
 
@@ -151,40 +147,21 @@ def violated_statements(report: ExaminationReport) -> set[str]:
     }
 
 
-async def examine_all() -> dict[str, ExaminationReport]:
-    gate = asyncio.Semaphore(AT_ONCE)
-    reports = await asyncio.gather(*(examine(mutant, gate) for mutant in MUTANTS))
-    return {mutant.name: report for mutant, report in zip(MUTANTS, reports, strict=True)}
-
-
-@pytest.fixture(scope="module")
-def reports() -> dict[str, ExaminationReport]:
-    """All mutants are examined together: most of the time they wait."""
-    return asyncio.run(examine_all())
-
-
 def full(numbers: str) -> set[str]:
     return {each if each[0] == "U" else f"MQTT-{each}" for each in numbers.split()}
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_each_mutant_is_caught_and_blamed_on_the_right_statements(
-    mutant: Mutant, reports: dict[str, ExaminationReport]
-) -> None:
-    report = reports[mutant.name]
+@pytest.mark.parametrize("mutant", some(MUTANTS, 4), ids=lambda mutant: mutant.name)
+def test_each_mutant_is_caught_and_blamed_on_the_right_statements(mutant: Mutant) -> None:
+    report = asyncio.run(examine(mutant))
     violated = violated_statements(report)
     shown = [(each.case, each.found) for each in report.outcomes if each.verdict == VIOLATED]
     assert full(mutant.blamed) <= violated, shown
     assert violated <= full(mutant.blamed) | full(mutant.also), shown
-
-
-def test_what_is_violated_was_seen_in_three_processes(
-    reports: dict[str, ExaminationReport],
-) -> None:
-    for report in reports.values():
-        for outcome in report.failed():
-            assert outcome.runs >= 3
-            assert outcome.evidence
+    # What is violated was seen in three processes.
+    for outcome in report.failed():
+        assert outcome.runs >= 3
+        assert outcome.evidence
 
 
 def test_there_are_mutants_of_every_kind() -> None:
