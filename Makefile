@@ -92,7 +92,13 @@ quick: $(TOOLS) | .build ## Check format, lint and types, and run what waits for
 	    wait $$types || { cat .build/mypy.log; exit 1; }
 
 .PHONY: test
-test: .build/compiler test-interpreted test-compiled test-spark ## Run the suite in all its parts; check coverage
+test: .build/compiler $(TOOLS) ## Run the suite in all its parts; check coverage
+	@# The compiler takes one processor for minutes: beside the first tests, which do without it.
+	@$(MAKE) --no-print-directory $(WHEEL_INSTALLED) > .build/installed.log 2>&1 & compiling=$$!; \
+	    $(MAKE) --no-print-directory test-interpreted || { kill $$compiling; exit 1; }; \
+	    wait $$compiling || { cat .build/installed.log; exit 1; }
+	@$(MAKE) --no-print-directory test-compiled
+	@$(MAKE) --no-print-directory test-spark
 	.venv/bin/python -m coverage report $(COVERED) --fail-under=100
 
 .PHONY: test-interpreted
@@ -289,8 +295,9 @@ clean: ## Remove everything that make made
 .build/python .build/compiler: .build/%: FORCE | .build
 	@command -v $(PYTHON) > /dev/null \
 	    || { echo "make: this needs Python 3.11 or newer (Debian's package python3)" >&2; exit 1; }
-	@$(PYTHON) .ci/needs.py $* > $@.new
-	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+	@# Beside another make, as in `make test`.
+	@$(PYTHON) .ci/needs.py $* > $@.$$PPID
+	@if cmp -s $@.$$PPID $@; then rm $@.$$PPID; else mv $@.$$PPID $@; fi
 
 $(TOOLS): pyproject.toml constraints.txt .build/python
 	$(PYTHON) -m venv --clear .venv
