@@ -1,0 +1,144 @@
+"""The rooms whose sources `make mutants` breaks, and the tests that must notice.
+
+Of semel.mqtt every check is broken. Of the other rooms, which do more than check, the modules in
+`everywhere` are broken statement by statement, and one in `sample` of these mutants runs.
+"""
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Room:
+    """One folder of src/semel: what is mutated in it, and with which tests."""
+
+    name: str
+    # Globs below the room's tests. These tests run in one process, without sockets or Spark.
+    tests: tuple[str, ...]
+    # Modules that are mutated in every statement.
+    everywhere: frozenset[str]
+    # Modules whose constants and tables are facts of the standard.
+    tables: frozenset[str] = frozenset()
+    # Whether the other modules are mutated where they check; otherwise they are left alone.
+    checks_elsewhere: bool = False
+    # Whether calls and raises are dropped, too.
+    drops_statements: bool = False
+    # One in so many mutants runs.
+    sample: int = 1
+    # Test files that no mutant runs, although a glob or a module's name fits them.
+    without: tuple[str, ...] = ()
+    # Tests that take longer than all others of their file.
+    slow: tuple[str, ...] = ()
+    # Whether the tests repeat what is random in full: see tests/modes.py.
+    in_full: bool = False
+
+    def test_files(self, project: Path, *globs: str) -> list[Path]:
+        """The test files that `globs` find, or those of the room, in the order of the globs."""
+        found: dict[Path, None] = {}
+        for pattern in globs or self.tests:
+            for path in sorted((project / "tests" / self.name).glob(pattern)):
+                if not any(fnmatchcase(path.name, name) for name in self.without):
+                    found[path] = None
+        return list(found)
+
+    def stages(self, project: Path, module: str) -> list[list[Path]]:
+        """The tests of a module: first those named after it, then the others of the room.
+
+        Of the others, those that mention the module come first.
+        """
+        named = self.test_files(project, f"**/test_{module}.py", f"**/test_{module}_*.py")
+        others = [path for path in self.test_files(project) if path not in named]
+        others.sort(key=lambda path: f".{module} " not in path.read_text(encoding="utf-8"))
+        return [stage for stage in (named, others) if stage]
+
+
+MQTT: Final = Room(
+    "mqtt",
+    ("**/test_*.py",),
+    frozenset(
+        (
+            *("exchange.py", "session.py", "session_restore.py", "session_exchanges.py"),
+            *("backlog.py", "trace.py", "side.py", "packet_ids.py", "message.py"),
+        )
+    ),
+    tables=frozenset(
+        (
+            *("reasons.py", "properties.py", "codec.py", "wire.py", "connect.py", "subscribe.py"),
+            *("exchange.py", "session.py", "packet_types.py", "topics.py"),
+        )
+    ),
+    checks_elsewhere=True,
+    in_full=True,
+)
+BROKER: Final = Room(
+    "broker",
+    ("**/test_*.py",),
+    frozenset(
+        (
+            *("core.py", "router.py", "routes.py", "durability.py", "flushing.py"),
+            *("lifetimes.py", "withholding.py", "retained.py", "subscriptions.py"),
+            *("access_control.py", "revocation.py", "connecting.py", "send_queue.py"),
+            *("session_shares.py", "subscription_shares.py", "retained_shares.py", "replay.py"),
+            *("cursors.py", "session_state.py"),
+        )
+    ),
+    drops_statements=True,
+    sample=18,
+    # They run servers, other programs or processes, or measure memory.
+    without=(
+        *("test_access_hooks.py", "test_audit_*.py", "test_clients_*.py", "test_control*.py"),
+        *("test_field_*.py", "test_handshakes.py", "test_layer*.py", "test_listeners*.py"),
+        *("test_log.py", "test_memory.py", "test_peers_faults.py", "test_plain_sockets.py"),
+        *("test_pressure.py", "test_process_memory.py", "test_proof_pool.py"),
+        *("test_proxy_protocol.py", "test_reloading.py", "test_server*.py", "test_signals.py"),
+        *("test_sys_topics.py", "test_unix_socket.py", "test_vectors.py", "*_live.py"),
+    ),
+    slow=("test_topics_of_65_000_levels_need_no_stack", "test_what_expired_on_disk_is_forgotten"),
+)
+STORE: Final = Room(
+    "store",
+    (
+        *("**/test_row_flags.py", "**/test_store_settings.py", "**/test_private_files.py"),
+        *("**/test_roots.py", "**/test_columns.py", "**/test_segment_checksums.py"),
+        *("**/test_trimming.py", "**/test_retention.py", "**/test_record.py"),
+        *("**/test_database.py", "**/test_compaction.py", "**/test_care.py"),
+        *("**/test_segments.py", "**/test_pages.py", "**/test_reading.py"),
+        *("**/test_damage.py", "**/test_repair.py"),
+    ),
+    frozenset(
+        (
+            *("write_batch.py", "row_check.py", "row_checksums.py", "row_flags.py", "sealing.py"),
+            *("segments.py", "segment_names.py", "retention.py", "gaps.py", "writer.py"),
+        )
+    ),
+    drops_statements=True,
+    sample=9,
+    slow=("test_no_reader_sees_a_row_twice_or_misses_one_whatever_happens",),
+)
+PIPELINE: Final = Room(
+    "pipeline",
+    (
+        *("**/test_checkpoint.py", "**/test_coverage.py", "**/test_offsets.py"),
+        *("**/test_landing_file.py", "**/test_files.py", "**/test_resuming.py"),
+        *("**/test_upserts.py", "**/test_table_loading.py", "**/test_dead_letters.py"),
+        *("**/test_same_record.py", "**/test_lake.py", "**/test_tables_sink.py"),
+        *("**/test_delta_log.py", "**/test_compaction.py", "**/test_readers.py"),
+        "**/test_table.py",
+    ),
+    frozenset(
+        (
+            *("coverage.py", "app_transactions.py", "offsets.py", "stream_record.py", "table.py"),
+            *("same_record.py", "checkpoint.py"),
+        )
+    ),
+    drops_statements=True,
+    sample=5,
+    # They need Spark, or start processes.
+    without=(
+        *("test_table_filters.py", "test_table_reading.py", "test_table_retention.py"),
+        "test_table_split.py",
+    ),
+)
+ROOMS: Final = (MQTT, BROKER, STORE, PIPELINE)
