@@ -1,7 +1,7 @@
 """Mutation tests: breaks the sources in one place at a time; a test must fail each time.
 
     python -m tests.long.mutants [--room broker] [--only topics] [--every 10 | --all] [--list]
-                                 [--jobs 2]
+                                 [--jobs 2] [--results FILE] [--again FILE]
 
 A mutant is a copy of the sources, in a temporary directory, with one change: see mutations.py. Of
 semel.mqtt all mutants run, of the other rooms a sample, which depends only on the mutants
@@ -11,6 +11,11 @@ For each mutant the tests named after its module run first, then the others of i
 that passes all tests is a survivor: either a test is missing, or the change has no effect that a
 test should see, and then tests/long/survivors.csv lists it with the reason. Survivors that are not
 listed cause exit code 1, and so do listed ones that no longer survive.
+
+`--results` writes the outcome of each mutant and the test that noticed it. After tests were
+removed, `--again` takes such a file and runs only those of its mutants that survived or whose test
+is no longer there, by its name; it takes the other outcomes from the file. A test that is still
+there and checks less is not noticed: then run all of them.
 
 Everything runs interpreted. Each mutant has its own process, forked after the tools were imported
 and before semel is.
@@ -34,25 +39,43 @@ import hypothesis
 import pytest
 
 from tests.long.mutated_rooms import ROOMS, Room
-from tests.long.mutations import SOURCES, Mutant, find_mutants, is_in_sample
+from tests.long.mutations import SOURCES, Mutant, find_mutants, is_in_sample, number_equals
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 LISTED: Final = Path(__file__).with_name("survivors.csv")
 
-# The output of the last tests in a slot.
+# What the last tests in a slot printed, and the last test that they started.
 OUTPUT: Final = "output.txt"
+LAST_TEST: Final = "last_test.txt"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant: killed, timeout or survived."""
+    """What became of a mutant: killed, timeout or survived; the test that noticed; seconds."""
 
     mutant: Mutant
     outcome: str
+    killer: str
+    seconds: float
 
 
-def run_tests(copy: Path, room: Room, paths: list[Path]) -> int:
+class LastTest:
+    """A plugin of pytest that writes down which test runs; with -x the last one is that failed."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.file.write_text(nodeid, encoding="utf-8")
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.file.write_text(report.nodeid, encoding="utf-8")
+
+
+def run_tests(copy: Path, room: Room, paths: list[Path], *, writes_bytecode: bool = False) -> int:
     """Start tests of a copy of the project; returns the process id. It exits like pytest."""
+    (copy / LAST_TEST).write_text("", encoding="utf-8")
     sys.stdout.flush()
     pid = os.fork()
     if pid:
@@ -69,7 +92,9 @@ def run_tests(copy: Path, room: Room, paths: list[Path]) -> int:
         os.environ["PYTHONPATH"] = str(copy / "src")
         os.environ["SEMEL_TEST_MODE"] = "interpreted"
         os.environ["TEST_REPEATS"] = "full" if room.in_full else ""
-        sys.dont_write_bytecode = True
+        # Two mutants of one second may have one size, and then Python takes one for the other.
+        sys.dont_write_bytecode = not writes_bytecode
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "" if writes_bytecode else "1"
         ours = ("", str(ROOT), str(ROOT / "src"))
         sys.path[:] = [str(copy / "src"), str(copy), *(p for p in sys.path if p not in ours)]
         for name in [name for name in sys.modules if name.split(".")[0] == "tests"]:
@@ -82,6 +107,7 @@ def run_tests(copy: Path, room: Room, paths: list[Path]) -> int:
                 *("--basetemp", str(copy / "temporary")),
                 *("--hypothesis-seed=0", *left_out, *(str(path) for path in paths)),
             ],
+            plugins=[LastTest(copy / LAST_TEST)],
         )
     except BaseException:
         traceback.print_exc()
@@ -123,11 +149,16 @@ class Runner:
         # Seconds per mutant, by room.
         self.limits: dict[str, float] = {}
 
-    def check_unbroken(self, room: Room) -> float:
-        """Run the tests without a mutation; returns how long they take. Raises SystemExit."""
-        copy = self.free[0]
+    def check_unbroken(self, room: Room, mutants: list[Mutant]) -> float:
+        """Run the tests without a mutation; returns how long they take. Raises SystemExit.
+
+        The bytecode that they write makes the runs of the mutants quicker, in all slots.
+        """
+        copy, *others = self.free
         began = time.monotonic()
-        pid = run_tests(copy, room, room.test_files(copy))
+        modules = sorted({mutant.file.stem for mutant in mutants})
+        tests = {path for name in modules for stage in room.stages(copy, name) for path in stage}
+        pid = run_tests(copy, room, sorted(tests), writes_bytecode=True)
         _, status = os.waitpid(pid, 0)
         if os.waitstatus_to_exitcode(status) != 0:
             print((copy / OUTPUT).read_text(encoding="utf-8", errors="replace")[-3000:])
@@ -136,6 +167,9 @@ class Runner:
             )
         taken = time.monotonic() - began
         self.limits[room.name] = 20 + 3 * taken
+        for other in others:
+            for part in ("src", "tests"):
+                shutil.copytree(copy / part, other / part, dirs_exist_ok=True)
         return taken
 
     def start(self, room: Room, mutant: Mutant) -> Run:
@@ -167,11 +201,12 @@ class Runner:
     def finish(self, run: Run, outcome: str) -> Outcome:
         (run.copy / SOURCES / run.mutant.file).write_bytes(run.mutant.data)
         self.free.append(run.copy)
-        return Outcome(run.mutant, outcome)
+        killer = "" if outcome == "survived" else (run.copy / LAST_TEST).read_text(encoding="utf-8")
+        return Outcome(run.mutant, outcome, killer, time.monotonic() - run.began)
 
 
 def run_all(runner: Runner, room: Room, mutants: list[Mutant]) -> list[Outcome]:
-    """Run all mutants of a room."""
+    """Run mutants of a room."""
     outcomes: list[Outcome] = []
     waiting = list(reversed(mutants))
     running: list[Run] = []
@@ -188,6 +223,66 @@ def run_all(runner: Runner, room: Room, mutants: list[Mutant]) -> list[Outcome]:
                     print(f"{done} {outcome.outcome}: {run.mutant}", flush=True)
         time.sleep(0.005)
     return outcomes
+
+
+# --- results --------------------------------------------------------------------------------------
+
+COLUMNS: Final = ("file", "line", "function", "kind", "mutation", "outcome", "killer", "seconds")
+
+
+def write_results(file: Path, outcomes: list[Outcome]) -> None:
+    with file.open("w", encoding="utf-8", newline="") as lines:
+        writer = csv.writer(lines)
+        writer.writerow(COLUMNS)
+        for each in outcomes:
+            file_name, function, change = each.mutant.key
+            what = (file_name, each.mutant.line, function, each.mutant.kind, change)
+            writer.writerow((*what, each.outcome, each.killer, f"{each.seconds:.1f}"))
+
+
+def read_results(file: Path) -> dict[tuple[tuple[str, str, str], int], tuple[str, str, float]]:
+    """Outcome, killer and seconds by a mutant's key, and how many before it had the same."""
+    found: dict[tuple[tuple[str, str, str], int], tuple[str, str, float]] = {}
+    seen: Counter[tuple[str, str, str]] = Counter()
+    with file.open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines):
+            key = row["file"], row["function"], row["mutation"]
+            found[key, seen[key]] = row["outcome"], row["killer"], float(row["seconds"])
+            seen[key] += 1
+    return found
+
+
+def defines(files: list[Path], test: str) -> bool:
+    """Whether one of `files` has a test of this id, in whichever folder; "" is an import of semel.
+
+    An id without a function is a file that could not be imported.
+    """
+    file, _, function = test.partition("::")
+    definition = f"def {function.split('[')[0].split('::')[-1]}(" if function else ""
+    return not test or any(
+        path.name == Path(file).name and definition in path.read_text(encoding="utf-8")
+        for path in files
+    )
+
+
+def divide(earlier: Path, room: Room, mutants: list[Mutant]) -> tuple[list[Outcome], list[Mutant]]:
+    """What `earlier` results still show about `mutants`, and those that must run again.
+
+    Mutants that the results do not have are in neither.
+    """
+    results = read_results(earlier)
+    known: list[Outcome] = []
+    again: list[Mutant] = []
+    for mutant, nth in number_equals(mutants):
+        if (mutant.key, nth) not in results:
+            continue
+        outcome, killer, seconds = results[mutant.key, nth]
+        files = [path for stage in room.stages(ROOT, mutant.file.stem) for path in stage]
+        if outcome != "survived" and defines(files, killer):
+            known.append(Outcome(mutant, outcome, killer, seconds))
+        else:
+            again.append(mutant)
+    return known, again
 
 
 def accepted_survivors() -> dict[tuple[str, str, str], str]:
@@ -221,6 +316,8 @@ def main() -> int:
     parser.add_argument("--every", type=int, help="one in so many mutants instead of the sample")
     parser.add_argument("--all", dest="every", action="store_const", const=1, help="no sample")
     parser.add_argument("--list", action="store_true", help="list the mutants, and run nothing")
+    parser.add_argument("--results", type=Path, help="write the outcome of each mutant to a file")
+    parser.add_argument("--again", type=Path, help="run what earlier results leave open")
     options = parser.parse_args()
     rooms = [room for room in ROOMS if not options.room or room.name in options.room]
 
@@ -249,13 +346,18 @@ def main() -> int:
         for room in rooms:
             found = find_mutants(runner.free[0], room)
             existing.update(mutant.key for mutant in found)
+            known: list[Outcome] = []
             mutants = selected(room, found)
+            if options.again:
+                known, mutants = divide(options.again, room, mutants)
             if mutants:
-                taken = runner.check_unbroken(room)
+                taken = runner.check_unbroken(room, mutants)
                 print(f"{room.name}: passes without a mutation in {taken:.0f} s", flush=True)
-            ran = run_all(runner, room, mutants)
+            ran = known + run_all(runner, room, mutants)
             report(room, ran)
             outcomes += ran
+            if options.results:
+                write_results(options.results, outcomes)
     return compare_with_list(rooms, outcomes, existing)
 
 

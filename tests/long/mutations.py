@@ -12,6 +12,7 @@ every statement.
 
 import ast
 import zlib
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -370,3 +371,13 @@ def is_in_sample(mutant: Mutant, every: int) -> bool:
     That depends on the mutant alone, so that edits elsewhere leave the sample as it is.
     """
     return zlib.crc32("|".join(mutant.key).encode()) % every == 0
+
+
+def number_equals(mutants: list[Mutant]) -> list[tuple[Mutant, int]]:
+    """Each mutant, and how many before it have the same key."""
+    seen: Counter[tuple[str, str, str]] = Counter()
+    numbered: list[tuple[Mutant, int]] = []
+    for mutant in mutants:
+        numbered.append((mutant, seen[mutant.key]))
+        seen[mutant.key] += 1
+    return numbered
