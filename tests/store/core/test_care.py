@@ -208,7 +208,8 @@ class Busy:
         self.half = threading.Event()
 
     def _run(self) -> None:
-        while not self._stop.is_set():
+        # From 5,000 on, the numbers are those of the store's own sessions.
+        while not self._stop.is_set() and self.committed < 4_900:
             commit = Commit()
             number = 100 + self.committed
             commit.sessions.append((number, f"busy {number}", 60, ""))
