@@ -74,6 +74,15 @@ def test_a_banned_user_is_refused_after_it_has_proved_who_it_is() -> None:
     assert log_in(world, "adam")[1].reason == 0
 
 
+def test_a_banned_client_is_refused_before_it_may_prove_who_it_is() -> None:
+    world = World(authority=Undecided())
+    world.broker.oversight.bans.add(Ban(CLIENT, "bad"), world.now)
+    (connack,) = world.open().send(Connect("bad", version=MQTT5))
+    assert isinstance(connack, ConnAck)
+    assert connack.reason == 0x8A
+    assert world.broker.take_proofs() == []
+
+
 # --- draining -------------------------------------------------------------------------------------
 
 

@@ -154,6 +154,20 @@ def test_at_every_moment_a_record_without_its_beginning_is_left(
     assert begins[-1] == through + 1
 
 
+def test_what_covers_others_is_deleted_after_them() -> None:
+    root = MemoryRoot()
+    for first, last in ((1, 10), (3, 6), (11, 20)):
+        root.files[f"plant/n1/{segment_name(first, last)}"] = (b"x", 0.0)
+    deleted: list[str] = []
+    root.hook = lambda what, path: deleted.append(path) if what == "delete" else None
+    delete_through(root, "plant", "n1", root.segments("plant", "n1"), 10)
+    # After the first alone, rows 7 to 10 would be a gap.
+    assert [path.rsplit("/", 1)[-1] for path in deleted] == [
+        segment_name(3, 6),
+        segment_name(1, 10),
+    ]
+
+
 def test_when_all_is_deleted_the_highest_seq_is_still_known(root: MemoryRoot) -> None:
     delete_through(root, "plant", "n1", root.segments("plant", "n1"), 100)
     assert ranges(root) == []
