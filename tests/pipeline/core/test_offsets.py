@@ -17,10 +17,13 @@ from semel.pipeline.offsets import (
     list_extents,
     next_offset,
     share,
+    spans_of,
 )
 from semel.pipeline.source_options import Points, parse_source_options
 from semel.store.roots import LocalRoot, Segment
+from semel.store.segment_names import segment_name
 from tests.pipeline.made import compact, trim_before, write_messages
+from tests.store.memory_root import MemoryRoot
 
 
 def extent(node: str, *ranges: tuple[int, int], trimmed: int = 0, size: int = 100) -> NodeExtent:
@@ -152,6 +155,7 @@ def test_all_that_is_there_is_one_batch() -> None:
 def test_without_new_rows_the_offset_stays_as_it_is() -> None:
     start = {"n1": 20, "n2": 5}
     assert step(start, extent("n1", (1, 20)), extent("n2", trimmed=5)) == start
+    assert step(start, extent("n3")) == start
     assert step({}) == {}
 
 
@@ -164,6 +168,7 @@ def test_a_new_node_that_does_not_begin_with_row_1_enters_before_it_is_read() ->
     entered = step({"n1": 5}, extent("n1", (1, 9)), n2)
     assert entered == {"n1": 9, "n2": 500}
     assert step(entered, n2) == {"n1": 9, "n2": 600}
+    assert step({}, extent("n1", (2, 9))) == {"n1": 1}
 
 
 def test_a_new_node_that_has_lost_rows_already_is_a_loss() -> None:
@@ -306,6 +311,36 @@ def test_a_listing_tells_what_there_is_by_the_readers_rule(tmp_path: Path) -> No
     assert ranges("n9") == []
     assert list_all_extents(root, "all") == list_extents(root, "all", ["n1", "n2"])
     assert list_all_extents(root, "none") == {}
+
+
+def test_a_batch_has_the_rows_behind_its_start_up_to_its_end() -> None:
+    extents = by_node(extent("n1", (1, 20)), extent("n2", (1, 1)))
+    assert spans_of({"n1": 5}, {"n1": 9, "n2": 1}, extents) == {"n1": (6, 9), "n2": (1, 1)}
+    assert spans_of({"n1": 9}, {"n1": 9, "n2": 0}, extents) == {}
+    # A node that enters the offset before it is read has no rows in the batch,
+    late = by_node(extent("n1", (11, 20)))
+    assert spans_of({}, {"n1": 10}, late) == {}
+    assert spans_of({"n1": 10}, {"n1": 15}, late) == {"n1": (11, 15)}
+    # and one whose first rows were deleted lacks them.
+    trimmed = by_node(extent("n1", (11, 20), trimmed=10))
+    assert spans_of({}, {"n1": 10}, trimmed) == {"n1": (1, 10)}
+
+
+def test_a_listing_that_shows_a_gap_is_repeated() -> None:
+    root = MemoryRoot()
+    listings: list[str] = []
+    for first, last in ((1, 10), (21, 30)):
+        root.files[f"all/n1/{segment_name(first, last)}"] = (b"x", 0.0)
+
+    def merged_meanwhile(what: str, path: str) -> None:
+        listings.append(path)
+        if len(listings) == 2:
+            root.files[f"all/n1/{segment_name(11, 20)}"] = (b"x", 0.0)
+
+    root.hook = merged_meanwhile
+    extent = list_extents(root, "all", ["n1"])["n1"]
+    assert [each.range for each in extent.segments] == [(1, 10), (11, 20), (21, 30)]
+    assert len(listings) == 2
 
 
 def test_pieces_are_what_segments_have_of_some_rows() -> None:
