@@ -34,11 +34,11 @@ def check(kept: Kept) -> None:
     check_same_record(table_address(str(kept.lake), "messages"), "plant", kept.keeper.root)
 
 
-def land_from_elsewhere(kept: Kept, last: int, *, since: int, of: int = 0) -> None:
+def land_from_elsewhere(kept: Kept, last: int, *, since: int, first: int = 1, of: int = 0) -> None:
     """Land rows up to `last` of a record that had other messages from row `since` on."""
     keeper = kept.keepers[of]
     record = NodeRecord(keeper.root, "plant", keeper.node)
-    rows = pa.concat_tables(record.tables(1, last))
+    rows = pa.concat_tables(record.tables(first, last))
     later = pc.add(rows.column("received"), pa.scalar(timedelta(seconds=1)))
     is_other = pc.greater_equal(rows.column("seq"), since)
     received = pc.if_else(is_other, later, rows.column("received")).cast(
@@ -64,6 +64,24 @@ def test_another_message_under_the_same_number_is_found(kept: Kept, of: int) -> 
         check(kept)
     assert f"row 10 of stream plant, node n{of + 1}" in str(caught.value)
     assert "rows up to 10 would not land" in str(caught.value)
+
+
+def test_of_several_files_the_one_with_the_newest_row_of_a_node_counts(kept: Kept) -> None:
+    # The newest row of n2 is in an older file, with older rows of n1.
+    records = [NodeRecord(keeper.root, "plant", keeper.node) for keeper in kept.keepers]
+    rows = pa.concat_tables([*records[0].tables(1, 5), *records[1].tables(1, 2)])
+    land_rows(kept.lake, with_date(rows))
+    check(kept)
+    land_from_elsewhere(kept, 10, since=6, first=6)
+    with pytest.raises(TableError, match="row 10 of stream plant, node n1"):
+        check(kept)
+
+
+def test_a_table_without_the_columns_to_compare_passes(kept: Kept) -> None:
+    record = NodeRecord(kept.keeper.root, "plant", kept.keeper.node)
+    rows = with_date(pa.concat_tables(record.tables(1, 10)))
+    land_rows(kept.lake, rows.drop_columns(["received"]))
+    check(kept)
 
 
 def test_a_record_that_went_on_after_what_has_landed_passes(kept: Kept) -> None:
