@@ -1,5 +1,6 @@
 """A table that is loaded again reads what is new, and notices when it is another one."""
 
+import errno
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -104,6 +105,17 @@ def test_a_file_in_place_of_a_table_is_a_sentence(tmp_path: Path) -> None:
     assert str(refused.value).startswith(f"{path} is a file, and not the folder of a table: move")
     path.unlink()
     assert Table(str(path)).load() is None
+
+
+def test_a_log_that_cannot_be_listed_is_a_sentence(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(root: object) -> str | None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(tables, "find_empty_entry", broken)
+    with pytest.raises(TableError, match=rf"^{address} cannot be listed: .*Input/output error"):
+        Table(address).check_log()
 
 
 def test_a_lock_that_cannot_be_opened_is_a_sentence(tmp_path: Path) -> None:
