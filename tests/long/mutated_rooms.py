@@ -99,16 +99,22 @@ BROKER: Final = Room(
     ),
     drops_statements=True,
     sample=18,
-    # They run servers, other programs or processes, or measure memory.
+    # They run servers, other programs or processes, measure memory, or test semel.broker.access.
     without=(
-        *("test_access_hooks.py", "test_audit_*.py", "test_clients_*.py", "test_control*.py"),
-        *("test_field_*.py", "test_handshakes.py", "test_layer*.py", "test_listeners*.py"),
-        *("test_log.py", "test_memory.py", "test_peers_faults.py", "test_plain_sockets.py"),
-        *("test_pressure.py", "test_process_memory.py", "test_proof_pool.py"),
-        *("test_proxy_protocol.py", "test_reloading.py", "test_server*.py", "test_signals.py"),
-        *("test_sys_topics.py", "test_unix_socket.py", "test_vectors.py", "*_live.py"),
+        *("test_access_fuzz.py", "test_access_hooks.py", "test_access_password*.py"),
+        *("test_access_rights_*.py", "test_access_scram.py", "test_access_settings.py"),
+        *("test_access_tokens.py", "test_access_verified*.py", "test_addresses.py"),
+        *("test_audit_*.py", "test_clients_*.py", "test_control*.py", "test_field_*.py"),
+        *("test_handshakes.py", "test_layer*.py", "test_listener*.py", "test_log.py"),
+        *("test_memory.py", "test_peers_faults.py", "test_plain_sockets.py", "test_pressure.py"),
+        *("test_process_memory.py", "test_proof_pool.py", "test_proxy_protocol.py"),
+        *("test_reloading.py", "test_server*.py", "test_signals.py", "test_sys_topics.py"),
+        *("test_unix_socket.py", "test_vectors.py", "*_live.py"),
     ),
-    slow=("test_topics_of_65_000_levels_need_no_stack", "test_what_expired_on_disk_is_forgotten"),
+    slow=(
+        *("test_topics_of_65_000_levels_need_no_stack", "test_a_tree_of_65_000_levels_is_freed"),
+        *("test_retained_messages_take_about_what", "test_what_expired_on_disk_is_forgotten"),
+    ),
 )
 STORE: Final = Room(
     "store",
