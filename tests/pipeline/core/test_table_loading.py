@@ -1,6 +1,7 @@
 """A table that is loaded again reads what is new, and notices when it is another one."""
 
 import errno
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +88,35 @@ def test_a_log_that_was_cleaned_meanwhile_is_read_as_a_whole(
     before = len(loads)
     assert table.positions("plant", ["n1"]) == {"n1": 50}
     assert len(loads) == before + 1
+
+
+def test_storage_is_probed_once_unless_the_query_has_committed_there(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probed: list[str] = []
+    monkeypatch.setattr(tables, "probe", probed.append)
+
+    def land(table: Table, first: int, number: int) -> None:
+        batch = batch_of_rows(address, first, first + 9)
+        table.commit(replace(batch, query="q", number=number))
+
+    # Another program may have created the table.
+    table = Table(address)
+    land(table, 11, 0)
+    assert probed == [address]
+    land(table, 21, 1)
+    land(Table(address), 31, 2)
+    assert probed == [address]
+
+
+def test_columns_that_rows_would_add_are_known_before(address: str) -> None:
+    batch = batch_of_rows(address, 11, 20)
+    assert Table(address).new_columns_for(batch) == []
+    schema = json.loads(batch.schema)
+    schema["fields"].append({"name": "x", "type": "long", "nullable": True, "metadata": {}})
+    wider = replace(batch, schema=json.dumps(schema))
+    assert Table(address).new_columns_for(wider) == ["x"]
+    assert Table(f"{address}-none").new_columns_for(wider) == []
 
 
 def test_a_process_keeps_a_few_tables(tmp_path: Path) -> None:
