@@ -13,7 +13,8 @@ from semel.pipeline import table as tables
 from semel.pipeline.delta_log import log_entry
 from semel.pipeline.errors import DataLoss, PipelineError, TableError
 from semel.pipeline.landing_target import RunCheckpoints
-from semel.pipeline.table import Table, cached_table
+from semel.pipeline.table import LOG_RETENTION, Table, cached_table
+from semel.pipeline.table_schema import rows_schema
 from tests.pipeline.core.test_table import record
 from tests.pipeline.landing_rows import batch_of_rows, land_seqs
 
@@ -146,6 +147,34 @@ def test_a_log_that_cannot_be_listed_is_a_sentence(
     monkeypatch.setattr(tables, "find_empty_entry", broken)
     with pytest.raises(TableError, match=rf"^{address} cannot be listed: .*Input/output error"):
         Table(address).check_log()
+
+
+def test_a_commit_that_may_not_be_on_disk_is_an_error(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(place: str, version: int) -> None:
+        if version > 2:
+            raise FileNotFoundError(place)
+        raise OSError(errno.EIO, "Input/output error")
+
+    batch = batch_of_rows(address, 11, 20)
+    monkeypatch.setattr(tables, "fsync_commit", broken)
+    with pytest.raises(TableError, match=rf"^{address}: version 2 may not be on disk: "):
+        Table(address).commit(batch)
+
+
+def test_only_the_table_of_a_stream_forgets_its_log_after_a_day(address: str) -> None:
+    assert DeltaTable(address).metadata().configuration == {LOG_RETENTION: "interval 1 days"}
+    batch = batch_of_rows(address, 1, 10)
+    other = Table(f"{address}-other")
+    other.create(rows_schema(batch.schema), ("date",), None)
+    assert DeltaTable(other.uri).metadata().configuration == {}
+
+
+def test_a_table_is_not_partitioned_by_a_column_that_it_lacks(address: str) -> None:
+    schema = rows_schema(batch_of_rows(address, 1, 10).schema)
+    with pytest.raises(TableError, match=r"^partitionBy: there is no column day$"):
+        Table(f"{address}-other").create(schema, ("date", "day"), None)
 
 
 def test_a_lock_that_cannot_be_opened_is_a_sentence(tmp_path: Path) -> None:
