@@ -3,6 +3,7 @@
 import pytest
 
 from semel.broker.authority import Authority, Denied, Granted, Proof, ServerAuthentication, Step
+from semel.broker.counters import REVOKED
 from semel.broker.identity import Identity, PeerInfo, identity_of
 from semel.mqtt import (
     Auth,
@@ -115,8 +116,11 @@ def test_a_client_that_returns_with_other_rights_gets_what_those_allow() -> None
         publisher.send(Publish("t", b"x", 1, packet_id))
     assert len(received(client)) == 3
     client.cut()
+    drops = world.broker.counters.drops.by_reason
+    dropped = drops[REVOKED]
     client = join(world, "c", "bob")
     assert received(client) == []
+    assert drops[REVOKED] - dropped == 3
     publisher.send(Publish("t", b"y", 1, 4))
     assert received(client) == []
     client.cut()
