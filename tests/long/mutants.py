@@ -13,9 +13,9 @@ test should see, and then tests/long/survivors.csv lists it with the reason. Sur
 listed cause exit code 1, and so do listed ones that no longer survive.
 
 `--results` writes the outcome of each mutant and the test that noticed it. After tests were
-removed, `--again` takes such a file and runs only those of its mutants that survived or whose test
-is no longer there, by its name; it takes the other outcomes from the file. A test that is still
-there and checks less is not noticed: then run all of them.
+removed, `--again` takes such a file and runs only the mutants that survived, that the file does not
+have, or whose test is no longer there, by its name; it takes the other outcomes from the file. A
+test that is still there and checks less is not noticed: then run all of them.
 
 Everything runs interpreted. Each mutant has its own process, forked after the tools were imported
 and before semel is.
@@ -168,7 +168,7 @@ class Runner:
             )
         taken = time.monotonic() - began
         # What loops forever does so in one test.
-        self.limits[room.name] = 20 + taken / 3
+        self.limits[room.name] = 60 + taken
         for other in others:
             for part in ("src", "tests"):
                 shutil.copytree(copy / part, other / part, dirs_exist_ok=True)
@@ -268,17 +268,12 @@ def defines(files: list[Path], test: str) -> bool:
 
 
 def divide(earlier: Path, room: Room, mutants: list[Mutant]) -> tuple[list[Outcome], list[Mutant]]:
-    """What `earlier` results still show about `mutants`, and those that must run again.
-
-    Mutants that the results do not have are in neither.
-    """
+    """What `earlier` results still show about `mutants`, and those that must run."""
     results = read_results(earlier)
     known: list[Outcome] = []
     again: list[Mutant] = []
     for mutant, nth in number_equals(mutants):
-        if (mutant.key, nth) not in results:
-            continue
-        outcome, killer, seconds = results[mutant.key, nth]
+        outcome, killer, seconds = results.get((mutant.key, nth), ("survived", "", 0.0))
         files = [path for stage in room.stages(ROOT, mutant.file.stem) for path in stage]
         if outcome != "survived" and defines(files, killer):
             known.append(Outcome(mutant, outcome, killer, seconds))
