@@ -275,6 +275,13 @@ def test_what_a_message_lacks_is_null() -> None:
     assert (row["qos"], row["retain"], row["dup"], row["payload"]) == (0, False, False, b"")
 
 
+def test_without_user_properties_there_is_no_list_whatever_else_there_is() -> None:
+    other = RecordedMessage(1, 44, "t", b"", version=5, properties=Properties(content_type="x"))
+    found = table_of([columns_of(each) for each in (FULL, other, EMPTY)], "n1")
+    assert [each and len(each) for each in found["user_properties"].to_pylist()] == [3, None, None]
+    assert found["content_type"].to_pylist() == ["text/plain", "x", None]
+
+
 def test_times_are_exact_to_the_microsecond() -> None:
     row = (1, START_OF_TIME, *columns_of(EMPTY)[2:])
     assert table_of([row], "n").column("received").cast(pa.int64()).to_pylist() == [START_OF_TIME]
