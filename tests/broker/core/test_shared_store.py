@@ -145,6 +145,19 @@ def test_a_session_that_ends_while_packets_are_sent_hands_over_what_this_tick_qu
     assert queued(world) == [(b"%d" % each,) for each in range(6)]
 
 
+def test_a_session_that_ends_in_the_tick_of_its_messages_hands_them_over() -> None:
+    """Beyond the window, they are in no commit yet."""
+    world = Plant(window=1)
+    for client_id in ("b", "a"):
+        member(world, client_id, expiry=1_000).cut()
+    publisher = world.connect("p")
+    messages = [encode(Publish("t/1", b"%d" % each, 1, each + 1)) for each in range(6)]
+    world.broker.receive(publisher.connection, b"".join(messages), world.now)
+    world.broker.receive(world.open().connection, encode(Connect("a")), world.now)
+    world.settle()
+    assert queued(world) == [(b"%d" % each,) for each in range(6)]
+
+
 class Refusing(Hiding):
     """Clients in `refused` may not subscribe."""
 
