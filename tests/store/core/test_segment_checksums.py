@@ -201,6 +201,28 @@ def test_a_disk_that_fails_while_reading_is_no_damage(sealed: MemoryRoot) -> Non
         read(root)
 
 
+def test_a_disk_that_fails_behind_the_footer_is_no_damage(sealed: MemoryRoot) -> None:
+    failing = False
+
+    class Failing(io.BytesIO):
+        def readinto(self, memory: Any, /) -> int:
+            if failing:
+                raise OSError(5, "Input/output error")
+            return super().readinto(memory)
+
+    class Disk(MemoryRoot):
+        def read(self, path: str) -> Any:
+            return Failing(sealed.files[PLACE][0])
+
+    opened = open_segment(Disk(), "plant", "n1", first=1, last=ROWS)
+    failing = True
+    with pytest.raises(OSError, match="Input/output error"):
+        opened.read_row_group(0)
+    with pytest.raises(OSError, match="Input/output error"):
+        list(opened.iter_batches(batch_size=5, row_groups=[0]))
+    opened.close()
+
+
 def checked_file(*sizes: int) -> tuple[CheckedFile, bytes]:
     """A file whose ranges have these sizes, and what is in it; no Parquet at all."""
     data = random.Random(3).randbytes(sum(sizes))

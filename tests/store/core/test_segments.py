@@ -30,7 +30,6 @@ from semel.store.segments import (
     RecordError,
     check_segment,
     first_since,
-    open_segment,
     pick,
     records_of,
     schema,
@@ -649,28 +648,6 @@ def test_a_disk_that_cannot_be_read_is_no_damage(sealed: MemoryRoot) -> None:
 
     with pytest.raises(OSError, match="Input/output error"):
         check_segment(Disk(), "plant", "n1", first=31, last=40)
-
-
-def test_a_disk_that_fails_behind_the_footer_is_no_damage(sealed: MemoryRoot) -> None:
-    failing = False
-
-    class Failing(io.BytesIO):
-        def readinto(self, memory: Any, /) -> int:
-            if failing:
-                raise OSError(5, "Input/output error")
-            return super().readinto(memory)
-
-    class Disk(MemoryRoot):
-        def read(self, path: str) -> Any:
-            return Failing(sealed.files[path][0])
-
-    opened = open_segment(Disk(), "plant", "n1", first=31, last=40)
-    failing = True
-    with pytest.raises(OSError, match="Input/output error"):
-        opened.read_row_group(0)
-    with pytest.raises(OSError, match="Input/output error"):
-        list(opened.iter_batches(batch_size=5, row_groups=[0]))
-    opened.close()
 
 
 @pytest.mark.parametrize("name", [(31, 41), (30, 39), (31, 39), (41, 50), (1, 40)])
