@@ -23,5 +23,5 @@ def test_a_root_is_asked_for_only_where_rows_may_be_skipped(tmp_path: Path) -> N
     with pytest.raises(DataLoss, match="lacks rows 6 to 7 of stream all") as refused:
         land(tmp_path, ("n1", 8, 9))
     assert "give option root" not in str(refused.value)
-    with pytest.raises(DataLoss, match="lacks rows 6 to 7 .*: give option root, so that"):
+    with pytest.raises(DataLoss, match=r"lacks rows 6 to 7 .*: give option root, so that"):
         land(tmp_path, ("n1", 8, 9), may_skip=True)
