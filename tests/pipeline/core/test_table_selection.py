@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from semel.pipeline.errors import DataLoss, TableError
-from tests.pipeline.test_table import land, of, record, rows
+from tests.pipeline.core.test_table import land, of, record, rows
 
 
 def test_files_may_come_in_any_order(tmp_path: Path) -> None:
