@@ -1,6 +1,7 @@
-"""One Spark session for all tests of a process: it takes ten seconds and more to start."""
+"""The address of a table, and one Spark session for all tests of a process: it starts slowly."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,12 @@ from semel.pipeline.session import close
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    """Where a table may be created."""
+    return str(tmp_path / "lake" / "messages")
 
 
 @pytest.fixture(scope="session")

@@ -178,11 +178,6 @@ def test_sparkplug_tables_are_clustered_by_node_and_keep_their_rows(tmp_path: Pa
 # --- passes ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def address(tmp_path: Path) -> str:
-    return str(tmp_path / "lake" / "messages")
-
-
 def topics_in(address: str) -> list[str]:
     """The topics of the largest file of a table, in its order."""
     one = max(list_files(DeltaTable(address)), key=lambda file: file.size)

@@ -41,11 +41,6 @@ FIRST_DAY = datetime(2026, 3, 1, tzinfo=UTC)
 NINETY = 90 * DAY
 
 
-@pytest.fixture
-def address(tmp_path: Path) -> str:
-    return str(tmp_path / "lake" / "messages")
-
-
 def at(days: float, seconds: float = 0.0) -> float:
     """A time, counted from the first day."""
     return FIRST_DAY.timestamp() + days * DAY + seconds

@@ -52,11 +52,6 @@ POLICY = Policy(
 )
 
 
-@pytest.fixture
-def address(tmp_path: Path) -> str:
-    return str(tmp_path / "lake" / "messages")
-
-
 @pytest.fixture(scope="module")
 def landed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A table of LANDED commits that nobody has looked after; to be copied."""

@@ -22,11 +22,6 @@ from tests.pipeline.landing_rows import land_seqs
 from tests.pipeline.spark.test_maintenance import HOUR, POLICY, actions, land_many, seqs
 
 
-@pytest.fixture
-def address(tmp_path: Path) -> str:
-    return str(tmp_path / "lake" / "messages")
-
-
 def test_a_pass_is_due_by_commits_by_time_and_not_without_either() -> None:
     schedule = Schedule(POLICY)
     assert not schedule.is_due(-1, 0.0)
