@@ -287,6 +287,7 @@ def test_queries_of_a_year_are_judged_by_those_of_a_day_and_by_rows_that_are_not
     assert history.targets(HistoryTimes(fault="no space")) == ["✗ history: no space"]
 
 
+@pytest.mark.long
 def test_all_tables_of_the_history_have_the_same_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

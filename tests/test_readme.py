@@ -137,6 +137,13 @@ def test_every_promise_names_a_test() -> None:
     assert len(PROMISES) == len(rows) - 1 >= 10
 
 
+def test_the_page_on_tests_lists_what_each_promise_costs() -> None:
+    page = (HOME / "docs" / "prove" / "tests.md").read_text("utf-8")
+    assert re.findall(r"\[`(\w+)`\]\(\.\./\.\./(tests/[\w/]+\.py)\) \| [\d.]+ \|", page) == [
+        (name, path) for _, name, path in PROMISES
+    ]
+
+
 @pytest.mark.parametrize(("promise", "name", "path"), PROMISES)
 def test_the_test_of_a_promise_exists(promise: str, name: str, path: str) -> None:
     assert is_test(name, path), promise

@@ -66,6 +66,7 @@ def land(cluster: Cluster, root: Path, lake: Path, *arguments: str) -> list[dict
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.long
 def test_the_workers_of_a_cluster_land_what_two_brokers_keep(tmp_path: Path) -> None:
     root, lake = tmp_path / "root", tmp_path / "lake"
     record(root, tmp_path)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
 from pyspark.sql import SparkSession
 
 from semel.pipeline.landing import Landing
@@ -29,6 +30,7 @@ def cells() -> list[str]:
     return ["".join(each["source"]) for each in notebook["cells"] if each["cell_type"] == "code"]
 
 
+@pytest.mark.long
 def test_a_shift_of_the_factory_becomes_three_tables_and_a_chart(
     spark: SparkSession, tmp_path: Path
 ) -> None:

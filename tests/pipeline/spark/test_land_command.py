@@ -90,6 +90,7 @@ def test_it_lands_what_comes_and_what_is_there_when_it_is_to_end(tmp_path: Path)
     assert landed(tmp_path) == 1_015
 
 
+@pytest.mark.long
 def test_its_metrics_agree_with_what_it_has_landed(tmp_path: Path) -> None:
     write_messages(tmp_path / "root", "all", "n1", 1, 1_000)
     with landing(tmp_path, "--interval", "200ms", "--metrics-port", "0") as made:
@@ -113,6 +114,7 @@ def test_its_metrics_agree_with_what_it_has_landed(tmp_path: Path) -> None:
         assert made.end(signal.SIGTERM) == 0
 
 
+@pytest.mark.long
 def test_spark_that_is_gone_is_one_sentence_and_the_next_start_goes_on(tmp_path: Path) -> None:
     write_messages(tmp_path / "root", "all", "n1", 1, 1_000)
     with landing(tmp_path, "--interval", "200ms") as made:

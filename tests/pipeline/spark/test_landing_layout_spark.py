@@ -94,6 +94,7 @@ def test_old_rows_leave_the_table_and_a_landing_continues_exactly(place: Place) 
     assert place.seqs("messages") == list(range(21, 61))
 
 
+@pytest.mark.long
 def test_tables_of_a_landing_file_expire_by_date_and_by_statistics(place: Place) -> None:
     place.path.write_text(textwrap.dedent(FILE))
     place.write(1, 20, days_ago=30)

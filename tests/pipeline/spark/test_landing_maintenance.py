@@ -48,6 +48,7 @@ def test_a_landing_compacts_meanwhile_and_each_row_is_there_once(place: Place) -
     assert place.events[-1] == {**place.events[-1], "event": "ended", "landed": written}
 
 
+@pytest.mark.long
 def test_a_landing_of_what_is_there_compacts_at_its_end_unless_it_is_told_not_to(
     place: Place,
 ) -> None:

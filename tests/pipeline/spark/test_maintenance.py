@@ -498,6 +498,7 @@ def test_of_many_small_batches_few_files_and_few_log_entries_are_left(address: s
     assert table.positions("plant", ["n1"]) == {"n1": commits * 5}
 
 
+@pytest.mark.long
 def test_a_process_beside_a_landing_disturbs_no_commit(address: str) -> None:
     events: list[dict[str, Any]] = []
     keeper = Maintenance(address, POLICY, events.append)

