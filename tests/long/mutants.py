@@ -233,12 +233,14 @@ COLUMNS: Final = ("file", "line", "function", "kind", "mutation", "outcome", "ki
 
 
 def write_results(file: Path, outcomes: list[Outcome]) -> None:
+    """Write outcomes in the order of the sources, whenever they came."""
+    found = {each.mutant: each for each in outcomes}
     with file.open("w", encoding="utf-8", newline="") as lines:
         writer = csv.writer(lines)
         writer.writerow(COLUMNS)
-        for each in outcomes:
-            file_name, function, change = each.mutant.key
-            what = (file_name, each.mutant.line, function, each.mutant.kind, change)
+        for mutant, _ in number_equals(list(found)):
+            each = found[mutant]
+            what = (mutant.key[0], mutant.line, mutant.function, mutant.kind, mutant.change)
             writer.writerow((*what, each.outcome, each.killer, f"{each.seconds:.1f}"))
 
 

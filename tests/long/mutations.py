@@ -374,10 +374,10 @@ def is_in_sample(mutant: Mutant, every: int) -> bool:
 
 
 def number_equals(mutants: list[Mutant]) -> list[tuple[Mutant, int]]:
-    """Each mutant, and how many before it have the same key."""
+    """Each mutant, in the order of the sources, and how many before it have the same key."""
     seen: Counter[tuple[str, str, str]] = Counter()
     numbered: list[tuple[Mutant, int]] = []
-    for mutant in mutants:
+    for mutant in sorted(mutants, key=lambda each: (each.file, each.start)):
         numbered.append((mutant, seen[mutant.key]))
         seen[mutant.key] += 1
     return numbered
