@@ -82,7 +82,7 @@ install: $(INSTALLED) ## Make .venv with pinned tools and the compiled package
 	@echo "installed: .venv/bin/semel"
 
 .PHONY: quick
-quick: $(TOOLS) | .build ## Check format, lint and types, and run what waits for nothing: a minute
+quick: $(TOOLS) | .build ## Check format, lint and types, and run the tests that wait for nothing
 	.venv/bin/ruff format --check --quiet .
 	.venv/bin/ruff check --quiet .
 	@# Types beside tests: mypy takes one processor, and is done before them.
@@ -328,7 +328,7 @@ $(INSTALLED): $(WHEEL) $(TOOLS)
 	.venv/bin/python $(PIP) install --force-reinstall --no-deps dist/*.whl
 	@touch $@
 
-# Links to the files that pip has installed into .venv: a second installation takes a minute and half
+# Links to the files that pip has installed into .venv: a second installation takes longer, and half
 # a gigabyte.
 $(WHEEL_TOOLS): $(TOOLS)
 	$(PYTHON) -m venv --clear --without-pip .venv-wheel
